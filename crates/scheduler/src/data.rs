@@ -148,6 +148,9 @@ pub(crate) struct JobData {
     pub(crate) error_count: u32,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) last_error: Option<String>,
+    /// Since when the database that its rule is about has been missing, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) missing_since: Option<i64>,
     pub(crate) last_updated: i64,
     #[serde(default)]
     pub(crate) last_start: i64,
@@ -256,6 +259,7 @@ impl JobData {
             unreachable: None,
             error_count: u32::from(state == JobState::Failed),
             last_error: None,
+            missing_since: None,
             last_updated: now,
             last_start: 0,
             start_time: now,

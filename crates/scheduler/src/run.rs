@@ -6,6 +6,7 @@
 
 mod end;
 mod leave;
+mod missing;
 mod outage;
 mod park;
 mod shown;

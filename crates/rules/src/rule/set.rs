@@ -137,14 +137,16 @@ impl Set {
         self.rules.is_empty()
     }
 
-    /// The rules about a database of a source, ordered by id, each with what its named groups matched.
+    /// The rules about a database of a source, ordered by id, each with what its named groups matched. None is about one
+    /// that the source excludes.
     pub fn matching(
         &self,
         source: &Source,
         name: &str,
         event: Event,
     ) -> Vec<(Arc<Compiled>, Captures)> {
-        let Ok(server) = Url::parse(source.server().url_text()).map(address) else {
+        let server = Url::parse(source.server().url_text()).map(address);
+        let Some(server) = server.ok().filter(|_| source.follows(name)) else {
             return Vec::new();
         };
         let encoded = encode(name);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use couch::{Error, Network, Server};
 use jobs::{Failure, Finish, Task};
 use scheduler::{Following, Replications, ServiceError};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::feed::{Feed, request_options};
@@ -14,7 +15,7 @@ use super::options::{FeedKind, Source};
 use super::position::Position;
 use super::reactions::{Reactions, RuleBook};
 use super::seed::seed_forever;
-use super::sweep::{NAMES_MAX, Stopped, moved};
+use super::sweep::{Misses, NAMES_MAX, Stopped, Sweep};
 use crate::rule::Event;
 
 /// Jobs that one transaction wakes.
@@ -25,8 +26,9 @@ const REFUSED_PAUSE: Duration = Duration::from_mins(10);
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// How much later than `_dbs_info` a feed may report a change.
 const FEED_DELAY: Duration = Duration::from_secs(5);
-/// A feed that missed this many changes is not trusted any more.
+/// A feed that missed this many changes within this many comparisons is not trusted any more.
 const MISSES_MAX: u64 = 3;
+const MISSES_SWEEPS: u32 = 60;
 
 /// Why a feed is not read any more.
 enum End {
@@ -55,6 +57,8 @@ pub(super) struct Follower<'a> {
     pub(super) reactions: Reactions<'a>,
     pub(super) position: Position,
     pub(super) saved: Instant,
+    /// Whether there is no feed, so that sequences are compared often.
+    polls: watch::Sender<bool>,
 }
 
 /// This node does not follow the source any more.
@@ -83,6 +87,7 @@ impl<'a> Follower<'a> {
             },
             task,
             saved: Instant::now(),
+            polls: watch::Sender::new(false),
         }
     }
 
@@ -115,10 +120,10 @@ impl<'a> Follower<'a> {
                 }
             }
         };
-        let reactions = self.reactions.clone();
+        let (reactions, polls) = (self.reactions.for_looks(), self.polls.subscribe());
         tokio::select! {
             followed = self.follow_by_choice(&connection) => followed,
-            error = seed_forever(reactions, &connection) => Err(error),
+            error = seed_forever(reactions, &connection, polls) => Err(error),
         }
     }
 
@@ -158,6 +163,7 @@ impl<'a> Follower<'a> {
                     "a source cannot be followed; its replications keep connections of their own"
                 );
                 self.position.feed = None;
+                self.polls.send_replace(false);
                 let server = self.position.server.clone();
                 stop_following(self.replications, &server).await?;
                 self.save().await?;
@@ -173,7 +179,7 @@ impl<'a> Follower<'a> {
     /// Reads a feed, and compares sequences in between.
     async fn read(&mut self, kind: FeedKind, connection: &Server) -> End {
         let mut pause = RETRY_PAUSES.0;
-        let mut missed = 0;
+        let mut misses = Misses::default();
         if self.position.feed != Some(kind) {
             self.position.since = None;
         }
@@ -189,7 +195,7 @@ impl<'a> Follower<'a> {
                         return End::Failed(error);
                     }
                     pause = RETRY_PAUSES.0;
-                    match self.read_on(feed, connection, &mut missed).await {
+                    match self.read_on(feed, connection, &mut misses).await {
                         Ok(()) => continue,
                         Err(End::Refused(error)) => error,
                         Err(end) => return end,
@@ -221,18 +227,25 @@ impl<'a> Follower<'a> {
         &mut self,
         mut feed: Feed,
         connection: &Server,
-        missed: &mut u64,
+        misses: &mut Misses,
     ) -> Result<(), End> {
         let (source, replications) = (self.source, self.replications);
         let (options, server) = (source.options(), self.server().to_owned());
-        let look = || {
+        let look = |begun: Option<Sweep>| {
             let server = &server;
             Box::pin(async move {
-                sleep(options.sweep()).await;
-                moved(replications, (server, connection), Some(FEED_DELAY)).await
+                let mut sweep = match begun {
+                    Some(sweep) => sweep,
+                    None => {
+                        sleep(options.sweep()).await;
+                        Sweep::new(Some(FEED_DELAY))
+                    }
+                };
+                let found = sweep.next(replications, (server, connection)).await;
+                (sweep, found)
             })
         };
-        let mut looking = look();
+        let mut looking = look(None);
         loop {
             tokio::select! {
                 batch = feed.batch(options.batch_rows, options.batch()) => {
@@ -247,26 +260,45 @@ impl<'a> Follower<'a> {
                     check_deleted(connection, &mut databases).await;
                     self.wake(&databases).await?;
                 }
-                found = &mut looking => {
-                    looking = look();
-                    let names = match found {
-                        Ok(names) => names,
-                        Err(Stopped::Store(error)) => return Err(error.into()),
-                        // Without `_dbs_info` the feed has to do.
-                        Err(Stopped::Server(_)) => continue,
-                    };
-                    self.position.missed += names.len() as u64;
-                    *missed += names.len() as u64;
-                    self.wake(&updated(names)).await?;
-                    if *missed >= MISSES_MAX {
-                        self.position.reason = Some(format!("the feed missed {missed} changes"));
-                        tracing::warn!(source = source.name(), missed,
-                            "the feed misses updates; comparing sequences instead");
-                        return Err(End::Untrusted);
+                (sweep, found) = &mut looking => match found {
+                    Ok(Some(names)) => {
+                        looking = look(Some(sweep));
+                        self.missed(names, misses).await?;
                     }
-                }
+                    Ok(None) => {
+                        looking = look(None);
+                        self.wake(&BTreeMap::new()).await?;
+                    }
+                    // Without `_dbs_info` the feed has to do.
+                    Err(Stopped::Server(_)) => looking = look(None),
+                    Err(Stopped::Store(error)) => return Err(error.into()),
+                },
             }
         }
+    }
+
+    /// Wakes what sleeps on databases whose changes were not reported, and counts that.
+    async fn missed(&mut self, names: Vec<String>, misses: &mut Misses) -> Result<(), End> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let source = self.source;
+        // Changes of excluded databases were reported, and ignored.
+        let missed = names.iter().filter(|name| source.follows(name)).count() as u64;
+        self.position.missed += missed;
+        self.wake(&updated(names)).await?;
+        let memory = source.options().sweep() * MISSES_SWEEPS;
+        let missed = misses.add(missed, Instant::now(), memory);
+        if missed < MISSES_MAX {
+            return Ok(());
+        }
+        self.position.reason = Some(format!("the feed missed {missed} changes"));
+        tracing::warn!(
+            source = source.name(),
+            missed,
+            "the feed misses updates; comparing sequences instead"
+        );
+        Err(End::Untrusted)
     }
 
     /// Compares sequences only.
@@ -281,6 +313,7 @@ impl<'a> Follower<'a> {
         let until = Instant::now() + REFUSED_PAUSE;
         self.position.since = None;
         let (mut pause, server) = (RETRY_PAUSES.0, self.server().to_owned());
+        let (replications, options) = (self.replications, self.source.options());
         let reason = self.position.reason.clone();
         if let Err(error) = connection.dbs_info(&[]).await
             && error.is_refusal()
@@ -288,12 +321,16 @@ impl<'a> Follower<'a> {
             return Err(End::Refused(error));
         }
         self.followed_by(FeedKind::DbsInfo, reason).await?;
+        let (mut sweep, mut began) = (Sweep::new(None), Instant::now());
         while is_first_choice || Instant::now() < until {
-            match moved(self.replications, (&server, connection), None).await {
-                Ok(names) => {
-                    self.wake(&updated(names)).await?;
+            match sweep.next(replications, (&server, connection)).await {
+                Ok(Some(names)) if names.is_empty() => {}
+                Ok(Some(names)) => self.wake(&updated(names)).await?,
+                Ok(None) => {
+                    self.wake(&BTreeMap::new()).await?;
                     pause = RETRY_PAUSES.0;
-                    sleep(self.source.options().poll()).await;
+                    sleep(options.poll(began.elapsed(), 0)).await;
+                    (sweep, began) = (Sweep::new(None), Instant::now());
                 }
                 Err(Stopped::Store(error)) => return Err(error.into()),
                 Err(Stopped::Server(error)) if error.is_refusal() => {
@@ -302,6 +339,7 @@ impl<'a> Follower<'a> {
                 Err(Stopped::Server(_)) => {
                     sleep(pause).await;
                     pause = (pause * 2).min(RETRY_PAUSES.1);
+                    (sweep, began) = (Sweep::new(None), Instant::now());
                 }
             }
         }
@@ -314,6 +352,7 @@ impl<'a> Follower<'a> {
         kind: FeedKind,
         reason: Option<String>,
     ) -> Result<(), ServiceError> {
+        self.polls.send_replace(kind == FeedKind::DbsInfo);
         if self.position.feed == Some(kind) && self.position.reason == reason {
             // The node that followed it before has said so in the store, but this one not in its metrics.
             metrics::followed(self.source.name(), Some(kind));

@@ -32,9 +32,11 @@ pub struct SourceOptions {
     pub batch_msec: u64,
     /// Seconds between two comparisons of sequences, which find what a feed has missed.
     pub sweep_sec: u64,
-    /// Seconds between two comparisons where there is no feed.
+    /// Seconds between two comparisons where there is no feed. If a comparison takes longer, as with very many databases, the
+    /// pause is as long as it took, up to `sweep_sec`.
     pub poll_sec: u64,
-    /// Regular expressions: databases whose names match one are ignored.
+    /// Regular expressions: rules are not about databases whose names match one, and replications that sleep on them are
+    /// woken by comparisons only.
     pub exclude: Vec<String>,
 }
 
@@ -217,8 +219,12 @@ impl SourceOptions {
         Duration::from_secs(self.sweep_sec)
     }
 
-    pub(super) fn poll(&self) -> Duration {
-        Duration::from_secs(self.poll_sec)
+    /// From one comparison to the next where there is no feed. A look at many databases takes long, and must not occupy
+    /// their server all the time; nor must one that fails.
+    pub(super) fn poll(&self, took: Duration, failures: u32) -> Duration {
+        let poll = Duration::from_secs(self.poll_sec);
+        let pause = took.min(self.sweep()).max(poll);
+        pause.max(poll * 2_u32.pow(failures.min(4)))
     }
 }
 
@@ -265,6 +271,14 @@ mod tests {
         let follows = ["tmp_a", "a_tmp_", "a_old", "a"].map(|name| source.follows(name));
         assert_eq!(follows, [false, true, false, true]);
         assert_eq!(source.server().url_text(), "http://host:5984/");
+    }
+
+    #[test]
+    fn long_polls_are_followed_by_long_pauses() {
+        let options = SourceOptions::default();
+        let pauses = [(1, 0), (20, 0), (200, 0), (1, 1), (1, 9)]
+            .map(|(took, failures)| options.poll(Duration::from_secs(took), failures).as_secs());
+        assert_eq!(pauses, [3, 20, 60, 6, 48]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What rules ask for when a database of a source has changed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use couch::Seq;
 use futures::future::{try_join, try_join_all};
@@ -54,8 +54,8 @@ impl RuleBook {
 /// One thing that a rule asks for.
 #[derive(Debug)]
 pub(super) enum Reaction {
-    /// A replication is to be there.
-    Replicate(Box<Ruled>),
+    /// A replication is to be there, and to run if it failed while its database was missing.
+    Replicate { asked: Box<Ruled>, is_back: bool },
     /// The database of a replication is gone.
     Forget(Box<Ruled>),
     /// A database is to be listened to.
@@ -75,8 +75,34 @@ pub(super) struct Listen {
 pub(super) struct Reactions<'a> {
     pub(super) book: &'a RuleBook,
     pub(super) source: &'a Source,
-    known: Arc<Mutex<HashSet<u64>>>,
+    known: Arc<Mutex<Known>>,
     hasher: RandomState,
+    /// Whether databases are found by looking for them, rather than reported by a feed.
+    looks: bool,
+}
+
+/// The replications that are there.
+#[derive(Default)]
+struct Known {
+    /// Each with the number of the last look in which its database was there.
+    looks: HashMap<u64, u64>,
+    /// The number of the present look.
+    look: u64,
+    /// The databases of all others were not there at the last look.
+    is_whole: bool,
+    /// There were more than can be remembered.
+    is_full: bool,
+}
+
+impl Known {
+    /// Whether it was known.
+    fn add(&mut self, replication: u64) -> bool {
+        if self.looks.len() >= KNOWN_MAX && !self.looks.contains_key(&replication) {
+            self.looks.clear();
+            (self.is_whole, self.is_full) = (false, true);
+        }
+        self.looks.insert(replication, self.look).is_some()
+    }
 }
 
 impl<'a> Reactions<'a> {
@@ -86,7 +112,34 @@ impl<'a> Reactions<'a> {
             source,
             known: Arc::default(),
             hasher: RandomState::new(),
+            looks: false,
         }
+    }
+
+    /// The same, for databases that are found by looking for them.
+    pub(super) fn for_looks(&self) -> Self {
+        Self {
+            looks: true,
+            ..self.clone()
+        }
+    }
+
+    /// A look at all databases begins.
+    pub(super) fn begin_look(&self) {
+        let mut known = self.known();
+        known.look += 1;
+        known.is_full = false;
+    }
+
+    /// It has ended: the databases of replications that it did not come across are gone.
+    pub(super) fn end_look(&self) {
+        let known = &mut *self.known();
+        known.looks.retain(|_, look| *look >= known.look);
+        known.is_whole = !known.is_full;
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, remembering nothing: what others remember, they may not have committed yet.
@@ -157,21 +210,22 @@ impl<'a> Reactions<'a> {
         let url = ruled.remote.as_ref().map(|remote| &remote.url);
         let of = (&ruled.instance, &ruled.doc_id, &ruled.rev, database, url);
         let known = self.hasher.hash_one(of);
-        let mut all_known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all_known = self.known();
         if event == Event::Deleted {
-            all_known.remove(&known);
+            all_known.looks.remove(&known);
             return Some(Reaction::Forget(Box::new(ruled)));
         }
-        if all_known.contains(&known) {
+        let was_whole = all_known.is_whole;
+        let is_known = all_known.add(known);
+        let is_new = !self.looks || (was_whole && !is_known);
+        let is_back = event == Event::Created && is_new;
+        if is_known && !is_back {
             return None;
         }
-        if all_known.len() >= KNOWN_MAX {
-            all_known.clear();
-        }
-        all_known.insert(known);
         // A remote about a million databases must not hold up the others.
         let is_bulk = ruled.remote.is_some() && event == Event::Updated;
-        Some(Reaction::Replicate(Box::new(Ruled { is_bulk, ..ruled })))
+        let asked = Box::new(Ruled { is_bulk, ..ruled });
+        Some(Reaction::Replicate { asked, is_back })
     }
 }
 
@@ -184,10 +238,13 @@ impl RuleBook {
         server: &str,
         reactions: &[Reaction],
     ) -> Result<(), ServiceError> {
-        let (mut ruled, mut listens) = (Vec::new(), Vec::new());
+        let (mut ruled, mut back, mut listens) = (Vec::new(), Vec::new(), Vec::new());
         for reaction in reactions {
             match reaction {
-                Reaction::Replicate(asked) => ruled.push(&**asked),
+                Reaction::Replicate { asked, is_back } => {
+                    ruled.push(&**asked);
+                    back.extend(is_back.then_some(&**asked));
+                }
                 Reaction::Forget(gone) => self.replications.unrule_in(tx, op, gone).await?,
                 Reaction::Listen(listen) => listens.push(&**listen),
             }
@@ -195,6 +252,9 @@ impl RuleBook {
         let replicate = self.replications.rule_in(tx, op, &ruled);
         let listen = listen_in(tx, server, &listens);
         let (_, signals) = try_join(replicate, listen).await?;
+        for ruled in back {
+            self.replications.retry_ruled_in(tx, op, ruled).await?;
+        }
         if !signals.is_empty() {
             let ty = self.listeners.job_type();
             let jobs = self.replications.jobs();

@@ -7,8 +7,10 @@ use couch::{ListedDatabase, Seq, Server};
 use futures::future::try_join_all;
 use scheduler::ServiceError;
 use store::{RangeOptions, Transaction};
-use tokio::time::sleep;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
+use super::options::SourceOptions;
 use super::reactions::{Reaction, Reactions, RuleBook};
 use super::sweep::{NAMES_MAX, Stopped};
 use crate::keys;
@@ -21,14 +23,21 @@ pub(super) const REACTIONS: usize = 200;
 /// Between two requests, so that looking at a million databases does not occupy their server.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Looks for the databases of new rules whenever rules change, and now and then for what events did not report.
-pub(super) async fn seed_forever(reactions: Reactions<'_>, connection: &Server) -> ServiceError {
+/// Looks for the databases of new rules whenever rules change, and now and then for what events did not report: often
+/// while `polls` says that there are no events.
+pub(super) async fn seed_forever(
+    reactions: Reactions<'_>,
+    connection: &Server,
+    mut polls: watch::Receiver<bool>,
+) -> ServiceError {
     let (book, source) = (reactions.book, reactions.source);
-    let mut rules = book.rules.clone();
+    let (mut rules, mut failures) = (book.rules.clone(), 0);
     loop {
         rules.mark_unchanged();
+        let mut began = Instant::now();
         let mut done = seed(&reactions, connection, false).await;
         loop {
+            failures = if done.is_ok() { 0 } else { failures + 1 };
             match done {
                 Ok(()) => {}
                 Err(Stopped::Store(error)) => return error,
@@ -43,13 +52,38 @@ pub(super) async fn seed_forever(reactions: Reactions<'_>, connection: &Server) 
                     }
                     break;
                 }
-                () = sleep(source.options().sweep()) => {}
+                () = wait(&mut polls, source.options(), began.elapsed(), failures) => {}
             }
+            began = Instant::now();
             done = async {
                 listen_again(&reactions, connection).await?;
                 seed(&reactions, connection, true).await
             }
             .await;
+        }
+    }
+}
+
+/// Waits until the next look is due.
+async fn wait(
+    polls: &mut watch::Receiver<bool>,
+    options: &SourceOptions,
+    took: Duration,
+    failures: u32,
+) {
+    loop {
+        let pause = if *polls.borrow_and_update() {
+            options.poll(took, failures)
+        } else {
+            options.sweep()
+        };
+        tokio::select! {
+            () = sleep(pause) => return,
+            changed = polls.changed() => {
+                if changed.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
         }
     }
 }
@@ -68,6 +102,9 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
     if rules.is_empty() {
         return Ok(());
     }
+    if all {
+        reactions.begin_look();
+    }
     let fresh = reactions.afresh();
     let reactions = if all { reactions } else { &fresh };
     let set = Set::new(rules.iter().cloned());
@@ -79,13 +116,34 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
         names.dedup();
         names.retain(|name| !set.matching(source, name, Event::Updated).is_empty());
         for names in names.chunks(NAMES_MAX) {
-            seed_some(reactions, connection, &set, names, all).await?;
+            if all {
+                let there = existing(connection, names).await?;
+                seed_some(reactions, connection, &set, &there, all).await?;
+                sleep(PAUSE).await;
+            } else {
+                seed_some(reactions, connection, &set, names, all).await?;
+            }
         }
     } else {
         seed_listed(reactions, connection, &set, all).await?;
     }
+    if all {
+        reactions.end_look();
+    }
     mark(book, server, &new).await?;
     Ok(())
+}
+
+/// Those of these databases that are there; all, if the server does not tell.
+async fn existing(connection: &Server, names: &[String]) -> Result<Vec<String>, Stopped> {
+    match connection.dbs_info(names).await {
+        Ok(listed) => {
+            let there = listed.into_iter().filter(|one| one.update_seq.is_some());
+            Ok(there.map(|one| one.name).collect())
+        }
+        Err(error) if error.is_refusal() => Ok(names.to_vec()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Looks through all databases of the server.
@@ -208,22 +266,23 @@ async fn mark(book: &RuleBook, server: &str, rules: &[Arc<Compiled>]) -> Result<
     Ok(())
 }
 
-/// The databases that rules ask for calls about and that have changed since the last look; remembers their sequences in the
-/// transaction that signals their jobs.
-async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<u64, Stopped> {
+/// Signals the jobs of databases that rules ask for calls about and that have changed since the last look; remembers their
+/// sequences in the same transaction.
+async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let (server, set) = (source.server().url_text(), book.current().await?);
-    let mut found = 0;
     let mut after: Option<Vec<u8>> = None;
     loop {
-        let rows = rows_after(book, server, after.as_deref()).await?;
+        let mut rows = rows_after(book, server, after.as_deref()).await?;
         let is_last = rows.len() < NAMES_MAX;
         after = rows.last().map(|(key, ..)| key.clone());
+        rows.retain(|(_, name, _)| source.follows(name));
         let names: Vec<String> = rows.iter().map(|(_, name, _)| name.clone()).collect();
-        if names.is_empty() {
-            return Ok(found);
-        }
-        let listed = connection.dbs_info(&names).await?;
+        let listed = if names.is_empty() {
+            Vec::new()
+        } else {
+            connection.dbs_info(&names).await?
+        };
         let now_ms = book.replications.jobs().clock().now_ms();
         for ((key, _, before), ListedDatabase { name, update_seq }) in rows.iter().zip(listed) {
             let Some(seq) = update_seq else {
@@ -241,7 +300,6 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
             if before.is_same(&seq) {
                 continue;
             }
-            found += 1;
             let for_one = &reactions.for_one(&set, &name, Event::Updated, Some(before), now_ms);
             let op = book.replications.jobs().op();
             let seq = &seq;
@@ -255,7 +313,7 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
         }
         sleep(PAUSE).await;
         if is_last {
-            return Ok(found);
+            return Ok(());
         }
     }
 }

@@ -102,6 +102,7 @@ impl Replications {
         data.wake_in(tx, job);
         data.state = JobState::Pending;
         (data.info, data.last_error, data.error_count) = (None, None, 0);
+        data.missing_since = None;
         data.behind = None;
         (data.result, data.last_updated) = (None, now);
         data.note(now, &[(Kind::Pending, None)], self.options().max_history);

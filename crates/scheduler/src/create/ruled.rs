@@ -3,7 +3,7 @@
 use docstore::{Db, InstanceId, ReadOptions};
 use document::json::Json;
 use futures::future::try_join_all;
-use jobs::{Add, Class, JobId, Op, Query, Signal, State};
+use jobs::{Add, Class, JobId, JobInfo, Op, Query, Signal, State};
 use store::Transaction;
 
 use super::owner::Rank;
@@ -142,6 +142,25 @@ impl Replications {
         self.drop_job_in(tx, op, &ruled.job()).await.map(drop)
     }
 
+    /// Runs the job of a rule now if it failed while its source was missing, which is there again.
+    pub async fn retry_ruled_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ruled: &Ruled,
+    ) -> Result<(), ServiceError> {
+        let job = ruled.job();
+        let Some((info, data)) = self.job_in(tx, &job).await? else {
+            return Ok(());
+        };
+        if data.missing_since.is_none() || data.origin != ruled.origin() {
+            return Ok(());
+        }
+        self.run_now_in(tx, op, &job, (&info, &data))
+            .await
+            .map(drop)
+    }
+
     /// Runs the replications of a rule now, and those that run once more afterwards. Returns how many there are. After an
     /// error some were triggered and others not.
     pub async fn trigger_rule(&self, db: &Db, doc_id: &str) -> Result<u64, ServiceError> {
@@ -178,7 +197,21 @@ impl Replications {
         let Some((info, data)) = self.job_in(tx, job).await? else {
             return Ok(false);
         };
-        if !data.is_of(db.instance(), doc_id) || data.spec.is_none() {
+        if !data.is_of(db.instance(), doc_id) {
+            return Ok(false);
+        }
+        self.run_now_in(tx, op, job, (&info, &data)).await
+    }
+
+    /// False if it describes no replication.
+    async fn run_now_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &JobId,
+        (info, data): (&JobInfo, &JobData),
+    ) -> Result<bool, ServiceError> {
+        if data.spec.is_none() {
             return Ok(false);
         }
         if info.state == State::Running {

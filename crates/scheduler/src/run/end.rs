@@ -162,7 +162,7 @@ impl Work<'_> {
     ) -> Result<Outcome, ServiceError> {
         let replications = &self.runner.replications;
         let (jobs, job) = (&replications.0.jobs, &self.accepted.job);
-        if matches!(end, End::Gone) {
+        if matches!(end, End::Gone) || self.is_forgotten_in(tx, op, data, end).await? {
             replications.drop_job_in(tx, op, &job.id).await?;
             return Ok(Outcome::Halted);
         }
@@ -281,6 +281,7 @@ impl Work<'_> {
         data.info = Some(Value::Object(stats.clone()));
         data.result = Some(result.clone());
         (data.error_count, data.last_error, data.behind) = (0, None, None);
+        data.missing_since = None;
         self.note(&mut data, op, &[(Kind::Stopped, None)]);
         let start_time = data.start_time;
         Plan {
@@ -317,6 +318,7 @@ impl Work<'_> {
             asleep: data.asleep.clone(),
             error_count: 0,
             last_error: None,
+            missing_since: None,
             behind: None,
             ..Self::released(data, op)
         };
@@ -342,6 +344,8 @@ impl Work<'_> {
         if data.state == JobState::Running {
             self.heal(&mut data);
         }
+        let now = op.now_ms.div_euclid(1000);
+        data.missing_since = data.missing_after(&info, now);
         let remote = data.remote().cloned();
         if let Some(remote) = &remote
             && remote.gives_up(data.error_count.saturating_add(1))
@@ -368,7 +372,8 @@ impl Work<'_> {
         let due_ms = if testing::has(Bug::NeverRetries) {
             PARKED_MS
         } else {
-            op.now_ms.saturating_add(wait_ms)
+            let forgotten_ms = data.forgotten_ms(now).unwrap_or(i64::MAX);
+            op.now_ms.saturating_add(wait_ms).min(forgotten_ms)
         };
         Plan {
             finish: Finish {

@@ -1,0 +1,158 @@
+//! Databases of rules that are deleted, and made anew.
+
+use jobs::{Query, State};
+use rules::source::{FeedKind, SourceOptions};
+use serde_json::{Value, json};
+
+use crate::edges::LOSES_ALL;
+use crate::fixture::World;
+
+fn quick() -> SourceOptions {
+    SourceOptions {
+        sweep_sec: 1,
+        ..SourceOptions::default()
+    }
+}
+
+fn without_feed() -> SourceOptions {
+    SourceOptions {
+        feed: FeedKind::DbsInfo,
+        poll_sec: 1,
+        ..SourceOptions::default()
+    }
+}
+
+/// A rule that copies `a` to `b`, and sleeps.
+async fn copies(world: &World) {
+    world.change("early");
+    let rule = json!({
+        "type": "replicator", "source": world.peer.database_url("a"),
+        "target": world.peer.database_url("b"),
+    });
+    world.rule("x", Some(&rule)).await;
+    world.until_copied("early").await;
+    world
+        .until(async || world.rule_row("x").await["info"]["asleep"] == true)
+        .await;
+}
+
+/// Waits until several looks at the databases of rules have begun and ended. They ask for the sequence of `b`, which
+/// another rule is about.
+async fn sweeps(world: &World) {
+    let asked = || world.peer.count("POST", "/_dbs_info");
+    let before = asked();
+    world.until(async || asked() > before + 4).await;
+}
+
+async fn listens_to_b(world: &World) {
+    let rule = json!({"type": "on_change", "db_name": "^b$", "url": "http://127.0.0.1:1/"});
+    world.rule("y", Some(&rule)).await;
+    world.until_seeded(2).await;
+}
+
+async fn has_job(world: &World) -> bool {
+    !world.rule_row("x").await["job_id"].is_null()
+}
+
+/// The id of the only replication.
+async fn job(world: &World) -> jobs::JobId {
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let page = jobs.list(ty, &Query::default(), None, 10).await.unwrap();
+    assert_eq!(page.jobs.len(), 1);
+    page.jobs[0].info.id.clone()
+}
+
+async fn until_crashing(world: &World) {
+    world
+        .until(async || world.rule_row("x").await["state"] == "crashing")
+        .await;
+    let row = world.rule_row("x").await;
+    assert!(row.to_string().contains("db_not_found"), "{row:#}");
+}
+
+/// Lets the next run of the replication wait as long as after many failures.
+async fn back_off(world: &World) {
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let (id, due_ms) = (job(world).await, jobs.clock().now_ms() + 86_400_000);
+    jobs.resubmit(ty, &id, Some(due_ms), None).await.unwrap();
+}
+
+fn make_anew(world: &World) {
+    world.peer.create_database("a").unwrap();
+    world.change("late");
+}
+
+/// Its replication is not there again before the database is.
+#[tokio::test]
+async fn a_deleted_database_is_not_replicated() {
+    let world = World::new().await;
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    copies(&world).await;
+    listens_to_b(&world).await;
+    world.peer.delete_database("a").unwrap();
+    world.until(async || !has_job(&world).await).await;
+    sweeps(&world).await;
+    assert!(!has_job(&world).await);
+    make_anew(&world);
+    world.until_copied("late").await;
+}
+
+/// The event that it was deleted was lost, so that its replication failed.
+#[tokio::test]
+async fn a_created_database_ends_the_back_off() {
+    let world = World::new().await;
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    copies(&world).await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    world.peer.delete_database("a").unwrap();
+    until_crashing(&world).await;
+    back_off(&world).await;
+    world.peer.set_feed_faults(1, peer::FeedFaults::default());
+    make_anew(&world);
+    world.until_copied("late").await;
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let info = jobs.info(ty, &job(&world).await).await.unwrap().unwrap();
+    assert_ne!(info.state, State::Finished);
+}
+
+#[tokio::test]
+async fn a_database_that_is_found_again_ends_the_back_off() {
+    let world = World::new().await;
+    let _node = world.node(without_feed()).await;
+    world.until_followed("dbs_info").await;
+    copies(&world).await;
+    listens_to_b(&world).await;
+    world.peer.delete_database("a").unwrap();
+    until_crashing(&world).await;
+    back_off(&world).await;
+    sweeps(&world).await;
+    make_anew(&world);
+    world.until_copied("late").await;
+}
+
+/// No feed says that it is gone, and its replication fails for minutes.
+#[tokio::test]
+async fn a_database_that_stays_away_is_forgotten() {
+    let world = World::new().await;
+    let _node = world.node(without_feed()).await;
+    world.until_followed("dbs_info").await;
+    copies(&world).await;
+    listens_to_b(&world).await;
+    world.peer.delete_database("a").unwrap();
+    until_crashing(&world).await;
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let id = job(&world).await;
+    let (_, data) = jobs.get(ty, &id).await.unwrap().unwrap();
+    let mut data: Value = serde_json::from_slice(&data).unwrap();
+    let since = data["missing_since"].as_i64().unwrap();
+    data["missing_since"] = (since - 300).into();
+    let data = jobs::encode(&data).unwrap();
+    jobs.resubmit(ty, &id, Some(0), Some(data)).await.unwrap();
+    world.until(async || !has_job(&world).await).await;
+    sweeps(&world).await;
+    assert!(!has_job(&world).await);
+    make_anew(&world);
+    world.until_copied("late").await;
+}

@@ -1,0 +1,271 @@
+//! Names with slashes, feeds that are missing or forget, databases that are excluded, and rules that answer each other.
+
+use std::time::Duration;
+
+use peer::{Fault, Faults, FeedFaults, On};
+use rules::source::{FeedKind, SourceOptions};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::fixture::World;
+
+pub(crate) const LOSES_ALL: FeedFaults = FeedFaults {
+    lose: 1_000,
+    repeat: 0,
+    reorder: 0,
+};
+
+fn without_sweeps() -> SourceOptions {
+    SourceOptions {
+        sweep_sec: 86_400,
+        ..SourceOptions::default()
+    }
+}
+
+fn answers(status: u16) -> Fault {
+    Fault::Status {
+        status,
+        retry_after: None,
+    }
+}
+
+fn copying(world: &World, from: &str, to: &str) -> Value {
+    json!({
+        "type": "replicator", "source": world.peer.database_url(from),
+        "target": world.peer.database_url(to),
+    })
+}
+
+async fn until_rule_sleeps(world: &World, id: &str) {
+    let sleeps = async || world.rule_row(id).await["info"]["asleep"] == true;
+    world.until(sleeps).await;
+}
+
+async fn next_url(world: &mut World) -> String {
+    let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+    call.unwrap().unwrap().url
+}
+
+/// A server without the feed is asked for sequences, as one that forbids it.
+#[tokio::test]
+async fn a_missing_feed_is_like_a_forbidden_one() {
+    let world = World::new().await;
+    world.peer.set_faults(Faults::script([
+        (On::any("/_db_updates"), answers(404)),
+        (On::any("/_global_changes/*"), answers(404)),
+    ]));
+    let options = SourceOptions {
+        poll_sec: 1,
+        ..SourceOptions::default()
+    };
+    let _node = world.node(options).await;
+    world.until_followed("dbs_info").await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    world.change("late");
+    world.until_copied("late").await;
+    world.until_asleep(2).await;
+}
+
+/// A server that does not know the position any more may have lost any event.
+#[tokio::test]
+async fn an_unknown_position_wakes_everything() {
+    let world = World::new().await;
+    let node = world.node(without_sweeps()).await;
+    world.until_followed("db_updates").await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    node.stop().await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    world.change("late");
+    world.peer.set_faults(Faults::script([(
+        On::any("/_db_updates").nth(1),
+        answers(400),
+    )]));
+    let _node = world.node(without_sweeps()).await;
+    world.until_copied("late").await;
+    world.until_followed("db_updates").await;
+    world.until_asleep(2).await;
+}
+
+#[tokio::test]
+async fn names_with_slashes_are_followed() {
+    let mut world = World::new().await;
+    world.peer.create_database("x/y").unwrap();
+    let node = world.node(without_sweeps()).await;
+    world.until_followed("db_updates").await;
+    let rule = copying(&world, "x/y", "b");
+    world.rule("copy", Some(&rule)).await;
+    let calls = json!({
+        "type": "on_change", "match": {"database": "^x/"},
+        "url": "http://127.0.0.1:1/${db_name}/${change.id}",
+    });
+    world.rule("call", Some(&calls)).await;
+    world.until_seeded(2).await;
+    until_rule_sleeps(&world, "copy").await;
+    world.peer.put("x/y", r#"{"_id":"one"}"#).unwrap();
+    world.until_copied("one").await;
+    assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/x%2Fy/one");
+    // By comparison of sequences, too.
+    until_rule_sleeps(&world, "copy").await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    world.peer.put("x/y", r#"{"_id":"two"}"#).unwrap();
+    let options = SourceOptions {
+        feed: FeedKind::DbsInfo,
+        poll_sec: 1,
+        ..SourceOptions::default()
+    };
+    node.stop().await;
+    let _node = world.node(options).await;
+    world.until_copied("two").await;
+    assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/x%2Fy/two");
+}
+
+/// Each wakes the other once, which finds nothing to do.
+#[tokio::test]
+async fn rules_that_answer_each_other_end() {
+    let world = World::new().await;
+    world.peer.create_database("c").unwrap();
+    world.peer.create_database("d").unwrap();
+    let _node = world.node(without_sweeps()).await;
+    world.until_followed("db_updates").await;
+    for (id, from, to) in [("x", "a", "b"), ("y", "b", "a"), ("z", "c", "d")] {
+        let rule = copying(&world, from, to);
+        world.rule(id, Some(&rule)).await;
+        until_rule_sleeps(&world, id).await;
+    }
+    let woken = async || world.source().await["woken"].as_u64().unwrap();
+    let before = woken().await;
+    world.change("one");
+    world.until_copied("one").await;
+    world.until(async || woken().await >= before + 2).await;
+    for id in ["x", "y"] {
+        until_rule_sleeps(&world, id).await;
+    }
+    // Once this is copied, the follower has read all events before it.
+    world.peer.put("c", r#"{"_id":"marker"}"#).unwrap();
+    let marked = async || matches!(world.peer.get("d", "marker"), Ok(Some(_)));
+    world.until(marked).await;
+    assert_eq!(woken().await, before + 3);
+}
+
+/// The feed has reported their changes, which is not its fault.
+#[tokio::test]
+async fn excluded_databases_are_no_misses() {
+    let world = World::new().await;
+    let options = SourceOptions {
+        exclude: vec!["^a$".to_owned()],
+        sweep_sec: 1,
+        ..SourceOptions::default()
+    };
+    let _node = world.node(options).await;
+    world.copy("early").await;
+    for nth in 1..=4 {
+        world.until_asleep(nth).await;
+        let id = format!("late{nth}");
+        world.change(&id);
+        // Only the comparison of sequences, which asks about every sleeper, finds it.
+        world.until_copied(&id).await;
+    }
+    let source = world.source().await;
+    assert_eq!(
+        (&source["missed"], &source["feed"]),
+        (&json!(0), &json!("db_updates")),
+        "{source:#}"
+    );
+}
+
+/// Neither when they are named exactly, nor when they were listened to before.
+#[tokio::test]
+async fn rules_are_not_about_excluded_databases() {
+    let mut world = World::new().await;
+    let options = |exclude: &[&str]| SourceOptions {
+        exclude: exclude.iter().map(|&name| name.to_owned()).collect(),
+        sweep_sec: 1,
+        ..SourceOptions::default()
+    };
+    let calls = json!({"type": "on_change", "url": "http://127.0.0.1:1/${db_name}/${change.id}"});
+    world.rule("call", Some(&calls)).await;
+    let node = world.node(options(&[])).await;
+    world.until_followed("db_updates").await;
+    world.until_seeded(1).await;
+    world.change("one");
+    assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/a/one");
+    node.stop().await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    let _node = world.node(options(&["^a$"])).await;
+    world.until_followed("db_updates").await;
+    let rule = copying(&world, "a", "b");
+    world.rule("copy", Some(&rule)).await;
+    for id in ["two", "three"] {
+        world.change(id);
+        world
+            .peer
+            .put("b", &json!({"_id": id}).to_string())
+            .unwrap();
+        assert_eq!(
+            next_url(&mut world).await,
+            format!("http://127.0.0.1:1/b/{id}")
+        );
+    }
+    assert_eq!(world.rule_row("copy").await["job_id"], Value::Null);
+}
+
+/// Databases that changed and new ones are found every `poll_sec`.
+#[tokio::test]
+async fn rules_do_not_wait_for_a_sweep_without_a_feed() {
+    let mut world = World::new().await;
+    let options = SourceOptions {
+        feed: FeedKind::DbsInfo,
+        poll_sec: 1,
+        ..without_sweeps()
+    };
+    let _node = world.node(options).await;
+    world.until_followed("dbs_info").await;
+    let calls = json!({"type": "on_change", "url": "http://127.0.0.1:1/${db_name}/${change.id}"});
+    world.rule("call", Some(&calls)).await;
+    world.until_seeded(1).await;
+    world.change("one");
+    assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/a/one");
+    world.peer.create_database("new").unwrap();
+    world.peer.put("new", r#"{"_id":"two"}"#).unwrap();
+    assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/new/two");
+}
+
+/// The first of two requests for the sequences of what sleeps finds a change, and the second one fails.
+#[tokio::test]
+async fn what_is_found_does_not_wait_for_the_end_of_a_sweep() {
+    let world = World::new().await;
+    let name = |nth: usize| format!("user_{nth:03}");
+    for nth in 0..=100 {
+        world.peer.create_database(&name(nth)).unwrap();
+    }
+    let node = world.node(without_sweeps()).await;
+    world.until_followed("db_updates").await;
+    let rule = json!({
+        "type": "replicator", "match": {"database": "^user_(?<name>[0-9]+)$"},
+        "source": format!("{}/user_${{name}}", world.peer.url()),
+        "target": world.peer.database_url("b"),
+    });
+    world.rule("x", Some(&rule)).await;
+    let server = world.source().await["server"].as_str().unwrap().to_owned();
+    let all_sleep = async || {
+        let sleepers = world.replications.sleepers(&server, None, 1_000).await;
+        sleepers.unwrap().len() == 101
+    };
+    world.until(all_sleep).await;
+    node.stop().await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    world.peer.put(&name(0), r#"{"_id":"late"}"#).unwrap();
+    // The first request asks whether there is an answer at all.
+    world.peer.set_faults(Faults::script([(
+        On::post("/_dbs_info").from(3),
+        answers(500),
+    )]));
+    let options = SourceOptions {
+        feed: FeedKind::DbsInfo,
+        ..without_sweeps()
+    };
+    let _node = world.node(options).await;
+    world.until_copied("late").await;
+}
