@@ -121,6 +121,10 @@ async fn the_command_line_handles_jobs_of_any_type() {
     assert_eq!(jobs(&["restart", "--all"]).await, "restarted 1 dead jobs\n");
     assert!(jobs(&["list", "--states", "pending"]).await.contains("a/b"));
     assert_eq!(jobs(&["cancel", "a/b"]).await, "removed a/b\n");
+    assert_eq!(jobs(&["pause"]).await, "paused mail\n");
+    let types = run(&node, &["jobs", "types"]).await;
+    assert!(types.contains("paused"), "{types}");
+    assert_eq!(jobs(&["resume"]).await, "resumed mail\n");
     assert!(!jobs(&["list"]).await.contains("a/b"));
     node.stop().await.unwrap();
 }

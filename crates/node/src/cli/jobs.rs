@@ -53,6 +53,16 @@ enum Action {
     },
     /// Run a job now and clear its errors; or all jobs that failed for a reason
     Restart(Restart),
+    /// Pause a replication; with --type and no id, the type: its jobs are not claimed
+    Pause {
+        /// Job id or replication id
+        id: Option<String>,
+    },
+    /// Resume a replication; with --type and no id, the type
+    Resume {
+        /// Job id or replication id
+        id: Option<String>,
+    },
     /// Cancel a replication started with `_replicate`; with --type, remove a job
     Cancel {
         /// Job id or replication id
@@ -172,6 +182,14 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             }
             None => service.restart(restart).await,
         },
+        Action::Pause { id } => {
+            let id = id.as_deref();
+            service.switch(id, "_pause", "paused").await
+        }
+        Action::Resume { id } => {
+            let id = id.as_deref();
+            service.switch(id, "_resume", "resumed").await
+        }
         Action::Cancel { id } => {
             let answer = service.send(Method::DELETE, &path(id, "")).await;
             if answer.is_err() && service.has_document(id).await {

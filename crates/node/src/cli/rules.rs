@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::output::{self, cell};
-use super::service::{Service, ServiceFlags, escaped};
+use super::service::{Service, ServiceFlags, answer, escaped};
 
 /// Requests for states at a time.
 const AT_ONCE: usize = 8;
@@ -170,29 +170,48 @@ impl Rules {
 
     /// The first databases that a rule has looked at.
     async fn show_databases(&self, id: &str) -> anyhow::Result<()> {
-        let path = format!("/{}/{}/_databases", escaped(&self.db), escaped(id));
-        let mut answer = self.service.send(Method::GET, &path).await?;
-        let more = answer["after"].is_string();
-        let databases = answer["databases"].take();
-        let rows: Vec<_> = (databases.as_array().into_iter().flatten())
-            .map(progress)
-            .collect();
-        if rows.is_empty() {
+        let (databases, after) = self.first_databases(id).await?;
+        if databases.is_empty() {
+            output::text("It has not looked at a database yet.\n");
             return Ok(());
         }
+        let rows: Vec<_> = databases.iter().map(progress).collect();
         let head = [
             "DATABASE", "SOURCE", "SINCE", "FAILURES", "NEXT", "LAST RUN", "REASON",
         ];
         output::text(&output::table(&head, &rows));
-        if more {
-            output::text(&format!("more databases: GET {path}\n"));
+        if let Some(after) = after {
+            let path = self.databases_path(id);
+            output::text(&format!("more databases: GET {path}?after={after}\n"));
         }
         Ok(())
     }
 
-    /// The row of a rule's replication in `_scheduler/docs`: null if there is none, and for rules with one per database.
+    /// The first page that is not empty, and where the next one begins. Pages of rules are empty if the service has read
+    /// many databases of other rules.
+    async fn first_databases(&self, id: &str) -> anyhow::Result<(Vec<Value>, Option<String>)> {
+        let (path, mut after) = (self.databases_path(id), None::<String>);
+        loop {
+            let request = self.service.request(Method::GET, &path);
+            let query: Vec<_> = after.iter().map(|after| ("after", after)).collect();
+            let mut page = answer(request.query(&query)).await?;
+            after = page["after"].as_str().map(str::to_owned);
+            match page["databases"].take() {
+                Value::Array(databases) if !databases.is_empty() => return Ok((databases, after)),
+                _ if after.is_none() => return Ok((Vec::new(), None)),
+                _ => {}
+            }
+        }
+    }
+
+    fn databases_path(&self, id: &str) -> String {
+        format!("/{}/{}/_databases", escaped(&self.db), escaped(id))
+    }
+
+    /// The row of a rule in `_scheduler/docs`: that of its replication, or a summary of those it has; null if it calls.
     async fn run_of(&self, rule: &Value) -> Value {
-        let Some(id) = rule["_id"].as_str().filter(|_| is_replicator(rule)) else {
+        let replicates = is_replicator(rule) || rule["type"] == "remote";
+        let Some(id) = rule["_id"].as_str().filter(|_| replicates) else {
             return Value::Null;
         };
         let path = format!("/_scheduler/docs/{}/{}", escaped(&self.db), escaped(id));
@@ -368,9 +387,47 @@ fn tried(database: &Value) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::extract::Query;
+    use axum::routing::get;
+    use clap::Parser;
     use serde_json::json;
 
     use super::*;
+
+    /// The service reads a bounded number of databases for each page, those of other rules among them.
+    #[tokio::test]
+    async fn empty_pages_of_databases_are_skipped() {
+        let page = async |Query(query): Query<Vec<(String, String)>>| {
+            let after: Vec<&str> = query.iter().map(|(_, after)| &**after).collect();
+            let page = match after[..] {
+                [] => json!({"databases": [], "after": "p/1="}),
+                ["p/1="] => json!({"databases": [], "after": "p2"}),
+                ["p2"] => json!({"databases": [{"database": "shop"}], "after": "p3"}),
+                _ => Value::Null,
+            };
+            page.to_string()
+        };
+        let router = Router::new().fallback(get(page));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let flags = ["davenport", "--url", &url, "list"];
+        let command = Parsed::parse_from(flags).command;
+        let rules = Rules {
+            service: Service::new(&command.service).unwrap(),
+            db: command.db,
+        };
+        let (databases, after) = rules.first_databases("hook").await.unwrap();
+        assert_eq!(databases, [json!({"database": "shop"})]);
+        assert_eq!(after.as_deref(), Some("p3"));
+    }
+
+    #[derive(Parser)]
+    struct Parsed {
+        #[command(flatten)]
+        command: Command,
+    }
 
     #[test]
     fn rules_are_rows_without_credentials() {

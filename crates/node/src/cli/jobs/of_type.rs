@@ -37,6 +37,11 @@ pub(super) async fn run(service: &Service, ty: &str, action: &Action) -> anyhow:
             Ok(())
         }
         Action::Restart(restart) => of_type.retry(restart).await,
+        Action::Pause { id: None } => of_type.switch(ty, "_pause", "paused").await,
+        Action::Resume { id: None } => of_type.switch(ty, "_resume", "resumed").await,
+        Action::Pause { .. } | Action::Resume { .. } => {
+            bail!("with --type, all jobs of the type are paused or resumed: leave out the id")
+        }
         Action::Cancel { id } => {
             let answer = service.send(Method::DELETE, &of_type.job(id)).await?;
             service.done(&answer, "removed", id);
@@ -115,6 +120,14 @@ impl OfType<'_> {
         Ok(())
     }
 
+    /// Pauses or resumes the type.
+    async fn switch(&self, ty: &str, action: &str, done: &str) -> anyhow::Result<()> {
+        let path = format!("{}/{action}", self.path);
+        let answer = self.service.send(Method::POST, &path).await?;
+        self.service.done(&answer, done, ty);
+        Ok(())
+    }
+
     /// Retries a dead job, or all dead jobs.
     async fn retry(&self, wanted: &Restart) -> anyhow::Result<()> {
         if wanted.host.is_some() {
@@ -135,13 +148,19 @@ impl OfType<'_> {
             .service
             .send_body(Method::POST, &path, body.to_string());
         let answer = answer.await?;
-        let count = answer["count"].as_u64().unwrap_or_default();
-        self.service.done(
-            &answer,
-            "restarted",
-            &format!("{} dead jobs", output::number(count)),
-        );
+        self.service.done(&answer, "restarted", &retried(&answer));
         Ok(())
+    }
+}
+
+/// How many dead jobs were restarted. The service goes on with the others if there are many.
+fn retried(answer: &Value) -> String {
+    let count = output::number(answer["count"].as_u64().unwrap_or_default());
+    match &answer["running"] {
+        Value::Bool(true) => {
+            format!("{count} dead jobs so far; the service goes on with the others")
+        }
+        _ => format!("{count} dead jobs"),
     }
 }
 
@@ -224,6 +243,17 @@ mod tests {
         assert_eq!(
             type_row(&ty),
             ["mail", "1,200", "1", "0", "3", "-", "paused"]
+        );
+    }
+
+    #[test]
+    fn what_goes_on_in_the_background_is_told() {
+        let told = |answer: Value| retried(&answer);
+        assert_eq!(told(json!({"ok": true, "count": 1200})), "1,200 dead jobs");
+        let answer = json!({"ok": true, "count": 1000, "running": true});
+        assert_eq!(
+            told(answer),
+            "1,000 dead jobs so far; the service goes on with the others"
         );
     }
 

@@ -160,6 +160,22 @@ impl Service {
         }
     }
 
+    /// Pauses or resumes a replication.
+    pub(super) async fn switch(
+        &self,
+        id: Option<&str>,
+        action: &str,
+        done: &str,
+    ) -> anyhow::Result<()> {
+        let Some(id) = id else {
+            bail!("name a job, or a type with --type");
+        };
+        let path = path(id, &format!("/{action}"));
+        let answer = self.send(Method::POST, &path).await?;
+        self.done(&answer, done, id);
+        Ok(())
+    }
+
     /// Restarts the jobs that have failed for a reason.
     pub(super) async fn restart(&self, wanted: &Restart) -> anyhow::Result<()> {
         let failed = [State::Crashing, State::Failed];
