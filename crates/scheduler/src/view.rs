@@ -7,6 +7,7 @@ mod all;
 mod docs;
 mod nodes;
 mod remotes;
+mod rules;
 mod summary;
 mod table;
 mod waits;

@@ -86,6 +86,13 @@ async fn a_rule_about_many_databases_replicates_each() {
         .until(async || is_copied(&world, "copy_ann", "late"))
         .await;
     assert!(world.peer.get("copy_other", "early").is_err());
+    // The document has no job of its own: its row sums up those of its databases.
+    let summed_up = async || {
+        let row = world.rule_row("x").await;
+        row["info"] == json!({"replications": 3, "states": {"idle": 3}})
+            && row["state"] == "running"
+    };
+    world.until(summed_up).await;
 }
 
 /// A rule begins with what changes after it was written, and sees every change from then on.

@@ -14,6 +14,7 @@ use jobs::{State, Tenant};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::rules::has_replications;
 use crate::data::{JobState, document_job_id, job_text};
 use crate::fault::ServiceError;
 use crate::service::{PARKED_MS, Replications};
@@ -159,7 +160,7 @@ impl Replications {
             rest = page.rest;
             for db in page.rows {
                 let name = db.name().as_str();
-                if name == "_replicator" || name.ends_with("/_replicator") {
+                if has_replications(name) {
                     self.add_documents_of(&db, jobs, rows, causes).await?;
                 }
             }

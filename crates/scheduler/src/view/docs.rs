@@ -1,11 +1,14 @@
 //! `_scheduler/docs`: the documents of a database and their states.
 
+use std::collections::BTreeMap;
+
 use docstore::{AllDocsQuery, Db, IdRange, ReadOptions};
 use document::json::Json;
 use futures::future::try_join_all;
 use serde_json::{Map, Value, json};
 use store::Transaction;
 
+use super::rules::Summary;
 use super::{VISITS_MAX, with_hint};
 use crate::data::{JobState, document_job_id, job_text};
 use crate::fault::ServiceError;
@@ -60,6 +63,7 @@ impl Replications {
                 .map(|before| before.saturating_add(query.range.skip).min(total_rows)),
             ..DocsPage::default()
         };
+        let summaries = &self.summaries(db).await?;
         let mut rest = query.clone();
         let mut visits = 0;
         while rest.range.limit != Some(0) {
@@ -67,7 +71,7 @@ impl Replications {
                 page.rest = Some(rest);
                 break;
             }
-            let (rows, more) = self.docs_step(db, &rest).await?;
+            let (rows, more) = self.docs_step(db, &rest, summaries).await?;
             visits += rows.len() as u64;
             let done = !more;
             for (id, row) in rows {
@@ -95,6 +99,7 @@ impl Replications {
         &self,
         db: &Db,
         query: &DocsQuery,
+        summaries: &BTreeMap<String, Summary>,
     ) -> Result<(Vec<(String, Option<Value>)>, bool), ServiceError> {
         // Rows that are skipped without reading them are cheap.
         let blind = query.states.is_empty() && query.range.skip >= ROWS;
@@ -122,7 +127,7 @@ impl Replications {
                         if blind {
                             return Ok((row.id, Some(Value::Null)));
                         }
-                        let shown = self.doc_row_in(tx, db, &row.id).await?;
+                        let shown = self.doc_row_in(tx, db, &row.id, summaries).await?;
                         let shown = shown.filter(|shown| matches(&query.states, shown));
                         Ok::<_, ServiceError>((row.id, shown))
                     }
@@ -158,9 +163,10 @@ impl Replications {
         if doc_id.starts_with("_design/") {
             return Err(ServiceError::Missing);
         }
+        let summaries = &self.summaries(db).await?;
         let row = (self.0.jobs.store())
             .transact("show_doc", |tx| async move {
-                self.doc_row_in(&tx, db, doc_id).await
+                self.doc_row_in(&tx, db, doc_id, summaries).await
             })
             .await?;
         row.ok_or(ServiceError::Missing)
@@ -172,11 +178,17 @@ impl Replications {
         tx: &Transaction,
         db: &Db,
         doc_id: &str,
+        summaries: &BTreeMap<String, Summary>,
     ) -> Result<Option<Value>, ServiceError> {
         let found = self.found_in(tx, db, doc_id).await?;
         Ok(found.map(|found| match found {
             Found::Job(seen) => seen.scheduler_doc(),
-            Found::Document { row, .. } => row,
+            Found::Document { mut row, .. } => {
+                if let Some(summary) = summaries.get(doc_id) {
+                    summary.show(&mut row);
+                }
+                row
+            }
         }))
     }
 
