@@ -1,6 +1,7 @@
 //! Remotes: rules that copy each database to one URL or several, with a limit of runs, delays and retries of their own.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use jobs::{JobId, Limit, LimitName, Op};
@@ -69,9 +70,23 @@ impl Replications {
         Ok(limits.into_iter().filter_map(named).collect())
     }
 
-    /// Updates the metrics of remotes: runs, and jobs that wait for one.
+    /// Updates the metrics of remotes: runs, and jobs that wait for one. Those of remotes that are gone become 0.
     pub(crate) async fn count_remotes(&self) -> Result<(), ServiceError> {
-        for (name, threads) in self.remotes().await? {
+        let remotes = self.remotes().await?;
+        let names = remotes.iter().map(|(name, _)| name.clone()).collect();
+        let before = {
+            let mut counted = self
+                .0
+                .counted
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *counted, names)
+        };
+        let is_there = |name: &str| remotes.iter().any(|(known, _)| known == name);
+        for name in before.iter().filter(|name| !is_there(name)) {
+            crate::metrics::remote(name, 0, 0, 0);
+        }
+        for (name, threads) in remotes {
             let uses = self
                 .0
                 .jobs
@@ -86,6 +101,35 @@ impl Replications {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The values of a remote that is gone would stay for as long as the node runs.
+    #[tokio::test]
+    async fn a_remote_that_is_gone_has_no_threads() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let store = store::Store::open("memory:").await.unwrap();
+        let jobs = jobs::Jobs::new(
+            store.clone(),
+            jobs::Clock::simulated(1_000_000),
+            jobs::Entropy::seeded(1),
+        );
+        let docs = docstore::DocStore::new(store, docstore::Options::default());
+        let setup = crate::Setup::default();
+        let replications = &Replications::open(jobs, docs, setup).await.unwrap();
+        for threads in [Some(3), None] {
+            let op = replications.0.jobs.op();
+            let limit = |tx: Transaction| async move {
+                replications.limit_remote_in(&tx, &op, "eu", threads).await
+            };
+            let store = replications.0.jobs.store();
+            store.transact("limit", limit).await.unwrap();
+            replications.count_remotes().await.unwrap();
+            let shown = recorder.handle().render();
+            let threads = threads.unwrap_or(0);
+            let line = format!("davenport_remote_threads{{remote=\"eu\"}} {threads}");
+            assert!(shown.contains(&line), "{shown}");
+        }
+    }
 
     #[test]
     fn jitter_is_repeatable_and_bounded() {

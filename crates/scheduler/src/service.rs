@@ -1,8 +1,8 @@
 //! The replication service: its setup, and what the rest of this crate shares.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use docstore::DocStore;
@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) events: Option<Arc<dyn Events>>,
     pub(crate) service: Service,
     pub(crate) kept: Kept,
+    /// The remotes that this node's metrics have.
+    pub(crate) counted: Mutex<BTreeSet<String>>,
     options: watch::Sender<Arc<Options>>,
 }
 
@@ -139,6 +141,7 @@ impl Replications {
                 legacy_host: setup.legacy_host,
             },
             kept: Kept::default(),
+            counted: Mutex::default(),
             options: watch::Sender::new(Arc::new(setup.options)),
         })))
     }

@@ -178,6 +178,10 @@ const LABELLED: &[(&str, &str)] = &[
         "Undecodable rows of a type that this node skipped.",
     ),
     (
+        "davenport_source_missed_total",
+        "Changes that the feed of a source did not report, by source.",
+    ),
+    (
         "davenport_source_updates_total",
         "Updates of databases that this node read from the feeds of sources, by source.",
     ),
@@ -186,8 +190,12 @@ const LABELLED: &[(&str, &str)] = &[
         "Jobs that this node woke, by source.",
     ),
     (
+        "davenport_webhook_calls_total",
+        "Calls of endpoints by this node, by rule and outcome.",
+    ),
+    (
         "davenport_webhook_deliveries_total",
-        "Runs of deliveries of this node, by outcome.",
+        "Calls of webhooks of this node, by outcome.",
     ),
     (
         "davenport_store_attempts_total",
@@ -256,6 +264,14 @@ const GAUGES: &[(&str, &str)] = &[
     (
         "davenport_replicator_lag_seconds",
         "The longest time that a job of this node has been behind its source.",
+    ),
+    (
+        "davenport_source_fallback",
+        "Whether this node compares sequences because it cannot use a feed of the source: 1 or 0.",
+    ),
+    (
+        "davenport_source_handled_timestamp_seconds",
+        "Until when this node knows that changes of the source's databases were handled, in Unix time.",
     ),
     (
         "davenport_source_followed",

@@ -7,6 +7,7 @@ use store::Transaction;
 
 use super::Deliveries;
 use super::delivery::{Delivery, Outcome};
+use super::metrics;
 use super::server::Shared;
 use crate::rule::call::Call;
 use crate::rule::{Refused, Sender};
@@ -35,6 +36,7 @@ impl Sender for Calls {
             return Err(refused("it has no target".to_owned(), None));
         };
         let sent = self.0.sender.send(target, &Delivery::new(call)).await;
+        metrics::called_for(call, sent.outcome);
         let attempt = sent.attempt;
         let reason = || match (attempt.status, &attempt.error) {
             (_, Some(error)) => error.clone(),

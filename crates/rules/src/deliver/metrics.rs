@@ -3,12 +3,24 @@
 use metrics::{counter, gauge, histogram};
 
 use super::delivery::{Attempt, Outcome};
+use crate::rule::call::Call;
 
 /// A call was made.
 pub(super) fn called(outcome: Outcome, attempt: &Attempt) {
     let seconds = std::time::Duration::from_millis(attempt.took_ms).as_secs_f64();
     histogram!("davenport_webhook_seconds").record(seconds);
     ended(outcome.name());
+}
+
+/// An endpoint was called for a rule, in a delivery or by a listener.
+pub(super) fn called_for(call: &Call, outcome: Outcome) {
+    let rule = match &*call.rules {
+        // The configuration asks for it.
+        "" => call.rule.clone(),
+        rules => format!("{rules}/{}", call.rule),
+    };
+    counter!("davenport_webhook_calls_total", "rule" => rule, "outcome" => outcome.name())
+        .increment(1);
 }
 
 /// A delivery was made after this many attempts.

@@ -229,13 +229,11 @@ impl Shared {
         } = self.sender.send(&target, &delivery).await;
         seat.leave(health);
         metrics::in_flight(self.hosts.in_flight(self.in_flight_max));
-        let (rule, attempts, called) = (
-            delivery.call.rule.clone(),
-            delivery.attempts,
-            attempt.clone(),
-        );
+        let (call, attempts, called) = (delivery.call.clone(), delivery.attempts, attempt.clone());
+        let rule = &call.rule;
         let (finish, outcome) = delivery.end(attempt, outcome, self.deliveries.jobs().entropy());
         metrics::called(outcome, &called);
+        metrics::called_for(&call, outcome);
         match outcome {
             super::delivery::Outcome::Delivered => metrics::delivered(attempts.saturating_add(1)),
             super::delivery::Outcome::Failed(_) => {

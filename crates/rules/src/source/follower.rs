@@ -64,7 +64,7 @@ pub(super) struct Follower<'a> {
 /// This node does not follow the source any more.
 impl Drop for Follower<'_> {
     fn drop(&mut self) {
-        metrics::followed(self.source.name(), None);
+        self.show(None);
     }
 }
 
@@ -170,6 +170,12 @@ impl<'a> Follower<'a> {
                 sleep(REFUSED_PAUSE).await;
             }
         }
+    }
+
+    /// Shows in this node's metrics how it follows the source.
+    fn show(&self, feed: Option<FeedKind>) {
+        let first = self.source.options().feed.choices()[0];
+        metrics::followed(self.source.name(), feed, first);
     }
 
     pub(super) fn server(&self) -> &str {
@@ -286,6 +292,7 @@ impl<'a> Follower<'a> {
         // Changes of excluded databases were reported, and ignored.
         let missed = names.iter().filter(|name| source.follows(name)).count() as u64;
         self.position.missed += missed;
+        metrics::missed(source.name(), missed);
         self.wake(&updated(names)).await?;
         let memory = source.options().sweep() * MISSES_SWEEPS;
         let missed = misses.add(missed, Instant::now(), memory);
@@ -355,7 +362,7 @@ impl<'a> Follower<'a> {
         self.polls.send_replace(kind == FeedKind::DbsInfo);
         if self.position.feed == Some(kind) && self.position.reason == reason {
             // The node that followed it before has said so in the store, but this one not in its metrics.
-            metrics::followed(self.source.name(), Some(kind));
+            self.show(Some(kind));
             return Ok(());
         }
         if self.position.feed != Some(kind) {
@@ -403,7 +410,7 @@ impl<'a> Follower<'a> {
             })
             .await?;
         self.saved = Instant::now();
-        metrics::followed(self.source.name(), self.position.feed);
+        self.show(self.position.feed);
         Ok(())
     }
 }

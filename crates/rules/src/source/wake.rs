@@ -109,6 +109,7 @@ impl Follower<'_> {
             self.position.woken += woken;
             metrics::woken(self.source.name(), woken);
         }
+        metrics::handled(self.source.name(), now_ms);
         Ok(())
     }
 
