@@ -7,6 +7,8 @@ mod classes;
 #[cfg(test)]
 mod conflicts;
 #[cfg(test)]
+mod distribution;
+#[cfg(test)]
 mod full;
 #[cfg(test)]
 mod fuzz;

@@ -147,15 +147,20 @@ impl Jobs {
             let known = known.into_iter().filter(|slot| *slot < max);
             let read = known.map(|slot| async move {
                 let key = self.keys().slot(ty, limit, slot);
-                let row = if blind {
-                    tx.snapshot().get(&key).await?
-                } else {
-                    tx.get(&key).await?
-                };
-                Ok::<_, Error>(row.is_none().then_some((slot, 0)))
+                let is_free = tx.snapshot().get(&key).await?.is_none();
+                if is_free && !blind {
+                    tx.add_read_conflict_range(KeyRange::key(&key));
+                }
+                Ok::<_, Error>(is_free.then_some((slot, 0)))
             });
             free.extend(try_join_all(read).await?.into_iter().flatten());
-            if free.len() >= wanted || max <= 1 {
+            if free.len() >= wanted || max == 0 || self.is_waited_for(tx, ty, limit).await? {
+                return Ok(free);
+            }
+            if max == 1 {
+                if !blind {
+                    tx.add_read_conflict_range(all());
+                }
                 return Ok(free);
             }
             let mut rng = SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()));
@@ -190,6 +195,15 @@ impl Jobs {
             tx.add_read_conflict_range(all());
         }
         Ok(usable(&rows, rule, wanted, op.now_ms))
+    }
+
+    /// Whether jobs wait for a limit: then no slot is free, and one that waits behind them need not look for any, which would
+    /// conflict with every end of a run. The mark that jobs wait ([`contended`](super::contended)), which it reads as well,
+    /// is the fence: whoever frees a slot when no job waits any more clears it.
+    async fn is_waited_for(&self, tx: &Transaction, ty: &JobType, limit: &Bytes) -> Result<bool> {
+        let waiting = self.keys().waiting(ty, limit);
+        let rows = (tx.snapshot()).get_range(waiting, RangeOptions::limit(1));
+        Ok(!rows.collect().await?.is_empty())
     }
 
     /// The slots in a range, by number.
