@@ -13,6 +13,8 @@ use crate::{Error, JobId, Result};
 
 const RULE_FORMAT: u8 = 1;
 const SLOT_FORMAT: u8 = 1;
+/// Added to `over` in the row of a removed setting. Nodes that do not know it take it for a high limit that was lowered.
+const REMOVED: u32 = 1 << 31;
 /// Ends the part of a limit's name that its group shares.
 const GROUP_END: u8 = b'|';
 
@@ -108,11 +110,28 @@ pub(crate) struct Rule {
     pub(crate) limit: Limit,
     /// There may still be slots taken up to this number, from when the limit was higher.
     pub(crate) over: u32,
+    /// The setting was removed, and only `over` still counts.
+    pub(crate) removed: bool,
 }
 
 impl Rule {
     pub(crate) fn new(limit: Limit, over: u32) -> Self {
-        Self { limit, over }
+        let removed = false;
+        Self {
+            limit,
+            over,
+            removed,
+        }
+    }
+
+    /// What is left of a setting when it is removed; the limit is that of its group then.
+    pub(crate) fn removed(limit: Limit, over: u32) -> Self {
+        let removed = true;
+        Self {
+            limit,
+            over,
+            removed,
+        }
     }
 
     /// Slots from this number on are free.
@@ -124,16 +143,20 @@ impl Rule {
         let mut to = Writer::new(RULE_FORMAT);
         to.uint(self.limit.max);
         to.option(self.limit.per_ms, Writer::uint);
-        to.uint(self.over);
+        to.uint(self.over | if self.removed { REMOVED } else { 0 });
         to.finish()
     }
 
     pub(crate) fn decode(value: Bytes) -> Result<Self> {
         let mut from = Reader::new(value, "a limit", RULE_FORMAT)?;
         let (max, per_ms) = (from.uint()?, from.option(Reader::uint)?);
-        let rule = Self::new(Limit { max, per_ms }, from.uint()?);
+        let over: u32 = from.uint()?;
         from.end()?;
-        Ok(rule)
+        Ok(Self {
+            limit: Limit { max, per_ms },
+            over: over & !REMOVED,
+            removed: over & REMOVED != 0,
+        })
     }
 }
 
@@ -148,11 +171,38 @@ pub(crate) struct Rules {
 impl Rules {
     /// The setting of a limit: its own or its group's, or one at a time.
     pub(crate) fn of(&self, name: &[u8]) -> Rule {
-        let group = || name.split(|byte| *byte == GROUP_END).next();
-        let rule = (self.by_name.get(name)).or_else(|| self.by_name.get(group()?));
-        rule.copied()
-            .unwrap_or_else(|| Rule::new(Limit::at_once(1), 0))
+        let mut rule = Rule::new(Limit::at_once(1), 0);
+        for row in [group_of(name), name].map(|name| self.by_name.get(name)) {
+            match row {
+                Some(row) if row.removed => rule.over = rule.over.max(row.over),
+                Some(row) => rule = *row,
+                None => {}
+            }
+        }
+        rule
     }
+
+    /// The row of a setting that is removed, if any slots beyond those of its group may be taken.
+    pub(crate) fn without(&self, name: &Bytes, end: u32) -> Option<Rule> {
+        let mut others = self.clone();
+        others.by_name.remove(name);
+        let limit = others.of(name).limit;
+        (end > limit.max).then(|| Rule::removed(limit, end))
+    }
+
+    /// Whether this is the row that a limit has its setting from.
+    pub(crate) fn is_row_of(&self, row: &[u8], limit: &[u8]) -> bool {
+        row == limit || row == group_of(limit) && !self.by_name.contains_key(limit)
+    }
+
+    /// The settings, without what is left of removed ones.
+    pub(crate) fn set(&self) -> impl Iterator<Item = (&Bytes, &Rule)> {
+        self.by_name.iter().filter(|(_, rule)| !rule.removed)
+    }
+}
+
+fn group_of(name: &[u8]) -> &[u8] {
+    name.split(|byte| *byte == GROUP_END).next().unwrap_or(name)
 }
 
 /// Whether a limit has this name, or is in the group of this name.
@@ -210,6 +260,30 @@ mod tests {
     }
 
     #[test]
+    fn a_removed_setting_says_which_slots_may_be_taken() {
+        let mut rules = Rules::default();
+        for (name, rule) in [
+            ("target", Rule::new(Limit::at_once(2), 0)),
+            ("target|a", Rule::removed(Limit::at_once(2), 9)),
+            ("gone", Rule::removed(Limit::at_once(1), 5)),
+        ] {
+            rules.by_name.insert(name.into(), rule);
+        }
+        let rule = |name: &str| {
+            (
+                rules.of(name.as_bytes()).limit.max,
+                rules.of(name.as_bytes()).end(),
+            )
+        };
+        assert_eq!(rule("target|a"), (2, 9));
+        assert_eq!(rule("target|b"), (2, 2));
+        assert_eq!(rule("gone"), (1, 5));
+        assert_eq!(rule("gone|x"), (1, 5));
+        assert!(rules.is_row_of(b"gone", b"gone|x") && !rules.is_row_of(b"target", b"target|a"));
+        assert_eq!(rules.set().count(), 1);
+    }
+
+    #[test]
     fn groups_end_at_a_bar() {
         assert!(is_of(b"target|a", b"target") && is_of(b"target", b"target"));
         assert!(!is_of(b"targets", b"target") && !is_of(b"tar", b"target"));
@@ -222,8 +296,9 @@ mod tests {
             Limit::at_once(LIMIT_SLOTS_MAX),
             Limit::per(3, 60_000),
         ] {
-            let rule = Rule::new(limit, 7);
-            assert_eq!(Rule::decode(rule.encode().into()).unwrap(), rule);
+            for rule in [Rule::new(limit, 7), Rule::removed(limit, 10_000)] {
+                assert_eq!(Rule::decode(rule.encode().into()).unwrap(), rule);
+            }
         }
         for id in [None, Some(JobId::new("a\0b").unwrap())] {
             let slot = Slot { id, free_ms: -5 };

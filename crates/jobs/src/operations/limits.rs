@@ -14,6 +14,7 @@
 mod check;
 mod cold;
 pub(crate) mod contended;
+mod relax;
 pub(crate) mod settings;
 pub(crate) mod slots;
 
@@ -90,22 +91,36 @@ impl Jobs {
         }
         let rules = self.limit_rules(tx, ty).await?;
         let old = rules.of(name.as_bytes());
-        let known = rules.by_name.contains_key(&name.0);
+        let known = rules.set().any(|(known, _)| *known == name.0);
         if known == limit.is_some() && limit.is_none_or(|limit| limit == old.limit) {
             return Ok(());
         }
-        if !known && rules.by_name.len() >= SETTINGS_MAX {
+        if !known && rules.set().count() >= SETTINGS_MAX {
             return Err(Error::Invalid(
                 "a type has at most 1,000 limits with a setting: set one for a group, as in GROUP|NAME",
             ));
         }
-        let key = self.keys().limit(ty, name.as_bytes());
-        match limit {
-            Some(limit) => tx.set(&key, &Rule::new(limit, old.end()).encode()),
+        let row = match limit {
+            Some(limit) => Some(Rule::new(limit, old.end())),
+            None => rules.without(&name.0, old.end()),
+        };
+        self.write_rule(tx, ty, &name.0, row);
+        self.change_limits(tx, ty, op);
+        Ok(())
+    }
+
+    fn write_rule(&self, tx: &Transaction, ty: &JobType, name: &[u8], rule: Option<Rule>) {
+        let key = self.keys().limit(ty, name);
+        match rule {
+            Some(rule) => tx.set(&key, &rule.encode()),
             None => tx.clear(&key),
         }
-        (tx).set(&self.keys().limits_version(ty), &op.id(0).to_be_bytes());
-        Ok(())
+    }
+
+    /// Makes transactions that have read the settings start over.
+    fn change_limits(&self, tx: &Transaction, ty: &JobType, op: &Op) {
+        let version = op.id(0).to_be_bytes();
+        tx.set(&self.keys().limits_version(ty), &version);
     }
 
     /// Gives free slots of a limit to jobs that wait for it, after [`Self::set_limit_in`].
@@ -121,8 +136,7 @@ impl Jobs {
                 |tx| async move { self.limit_rules(&tx, ty).await },
             )
             .await?;
-        let limits = rules.by_name.iter();
-        Ok(limits
+        Ok((rules.set())
             .map(|(name, rule)| (LimitName(name.clone()), rule.limit))
             .collect())
     }

@@ -1,4 +1,5 @@
-//! Gives free slots of limits to jobs that wait for them, and clears rows of limits and tenants that say nothing any more.
+//! Gives free slots of limits to jobs that wait for them, forgets that limits were higher, and clears rows of limits and tenants
+//! that say nothing any more.
 //!
 //! The transaction that frees a slot gives it to a waiting job at once. Only a node that dies while it raises a limit leaves
 //! both: free slots and jobs that wait.
@@ -38,6 +39,7 @@ impl Duty for Waiting<'_> {
                 self.jobs.serve_waiting(self.ty, limit).await?;
             }
             self.last = limits.last().cloned().unwrap_or_default();
+            self.jobs.relax_limits(self.ty).await?;
             self.cold = self.jobs.clear_cold(self.ty, self.cold.as_ref()).await?;
             let gone = self.jobs.forget_tenants(self.ty, self.gone.as_ref());
             self.gone = gone.await?;

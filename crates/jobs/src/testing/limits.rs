@@ -1,5 +1,7 @@
 //! Limits, one step at a time.
 
+mod lowered;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

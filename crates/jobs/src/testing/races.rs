@@ -506,6 +506,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.leave().await)
             .or(World::new(rng, mistake).await.raise().await)
             .or(World::new(rng, mistake).await.lower().await)
+            .or(World::new(rng, mistake).await.relax().await)
             .or(World::new(rng, mistake).await.share().await)
             .or(World::new(rng, mistake).await.retake().await)
             .or(World::new(rng, mistake).await.quit().await)
@@ -574,6 +575,7 @@ mistake::weakened! {
     finish_slot: finish Slot All,
     finish_waiting_first: finish Pending First,
     finish_waiting_later: finish Pending Later,
+    relax_limits: relax_limits Limit All,
     remove_limit: remove Limit All,
     remove_slot: remove Slot All,
     remove_waiting: remove Pending All,

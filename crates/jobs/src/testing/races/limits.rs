@@ -288,6 +288,22 @@ impl World {
         None
     }
 
+    /// A limit that is changed just as it forgets that it was higher keeps its new setting.
+    pub(super) async fn relax(&self) -> Option<String> {
+        let world = self.again().await;
+        world.set_limit(3).await;
+        world.set_limit(1).await;
+        let change = async {
+            sleep(world.late).await;
+            world.set_limit(2).await;
+        };
+        let (relaxed, ()) = tokio::join!(world.jobs.relax_limits(&world.ty), change);
+        relaxed.unwrap();
+        let limits = world.calm.limits(&world.ty).await.unwrap();
+        let kept = limits.get(&limit()) == Some(&Limit::at_once(2));
+        (!kept).then(|| format!("a setting was lost: {limits:?}"))
+    }
+
     /// A claim and a holder that has given its slot back take different slots.
     pub(super) async fn retake(&self) -> Option<String> {
         let world = self.again().await;
