@@ -78,11 +78,11 @@ impl Memory {
 impl State {
     fn commit(&mut self, request: CommitRequest) -> Result<(Stamp, Vec<Bytes>)> {
         if let Some(read_version) = request.read_version {
-            let unseen = (self.commits.iter()).filter(|commit| commit.version > read_version);
-            for write in unseen.flat_map(|commit| &commit.writes) {
-                if request.reads.iter().any(|read| read.intersects(write)) {
-                    return Err(Error::Conflict);
-                }
+            let unseen = (self.commits.iter().rev())
+                .take_while(|commit| commit.version > read_version)
+                .flat_map(|commit| &commit.writes);
+            if conflict(request.reads, unseen) {
+                return Err(Error::Conflict);
             }
         }
         self.version += 1;
@@ -212,7 +212,46 @@ impl Drop for MemorySnapshot {
     }
 }
 
+/// Whether a read and a write have a key in common.
+fn conflict<'a>(mut reads: Vec<KeyRange>, writes: impl Iterator<Item = &'a KeyRange>) -> bool {
+    reads.retain(|read| !read.is_empty());
+    reads.sort_unstable_by(|a, b| a.begin.cmp(&b.begin));
+    // Where the reads so far end, so that one search finds the last of those that begin before a write ends.
+    let mut last = Bytes::new();
+    for read in &mut reads {
+        last = last.max(read.end.clone());
+        read.end = last.clone();
+    }
+    let mut writes = writes.filter(|write| !write.is_empty());
+    writes.any(|write| {
+        let before = reads.partition_point(|read| read.begin < write.end);
+        before > 0 && write.begin < reads[before - 1].end
+    })
+}
+
 fn visible(versions: &[(u64, Option<Bytes>)], version: u64) -> Option<Bytes> {
     let newest = versions.iter().rev().find(|(v, _)| *v <= version)?;
     newest.1.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Compared with looking at each pair.
+        #[test]
+        fn conflicts_are_found(
+            reads in prop::collection::vec((0u8..20, 0u8..4), 0..6),
+            writes in prop::collection::vec((0u8..20, 0u8..4), 0..3),
+        ) {
+            let range = |(begin, length): (u8, u8)| KeyRange::new(vec![begin], vec![begin + length]);
+            let reads: Vec<_> = reads.into_iter().map(range).collect();
+            let writes: Vec<_> = writes.into_iter().map(range).collect();
+            let pairs = reads.iter().any(|read| writes.iter().any(|write| read.intersects(write)));
+            prop_assert_eq!(conflict(reads, writes.iter()), pairs);
+        }
+    }
 }
