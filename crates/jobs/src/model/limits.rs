@@ -139,6 +139,11 @@ impl Rule {
         self.limit.max.max(self.over)
     }
 
+    /// Whether there is only one slot.
+    pub(crate) fn is_lock(&self) -> bool {
+        self.limit == Limit::at_once(1) && self.over <= 1
+    }
+
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut to = Writer::new(RULE_FORMAT);
         to.uint(self.limit.max);

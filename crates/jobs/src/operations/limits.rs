@@ -5,6 +5,7 @@
 //!           or, if there is none, all SLOT of the limit  writes  PENDING 2: the job waits
 //!                                                                SLOT: jobs may wait ([`contended`]), unless known
 //! end       reads   LIMIT (type), SLOT: may jobs wait    writes  SLOT, cleared
+//!           or PENDING 2 of the type, for several limits
 //!           and, if they may, PENDING 2 of the limit     writes  SLOT: for the first job that waits
 //! ```
 //!

@@ -70,6 +70,8 @@ pub enum Bug {
     SignalForgotten,
     /// A claim takes a slot that it has read without conflict.
     SlotReadBlindly,
+    /// A job waits behind another that it has read without conflict.
+    WaitsBehindBlindly,
     /// A job that stalls keeps its slots.
     StallKeepsSlots,
     /// A freed slot is free although a job has just begun to wait for it.

@@ -504,6 +504,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(Box::pin(World::new(rng, mistake).await.interrupt_early()).await)
             .or(World::new(rng, mistake).await.hand_over().await)
             .or(World::new(rng, mistake).await.leave().await)
+            .or(World::new(rng, mistake).await.wait_behind().await)
             .or(World::new(rng, mistake).await.raise().await)
             .or(World::new(rng, mistake).await.lower().await)
             .or(World::new(rng, mistake).await.relax().await)
@@ -533,6 +534,7 @@ mistake::planted! {
     early_interrupts_are_lost: EarlyInterruptsAreLost,
     hand_over_lost: HandOverLost,
     slot_read_blindly: SlotReadBlindly,
+    waits_behind_blindly: WaitsBehindBlindly,
     tenant_leaves_blindly: TenantLeavesBlindly,
 }
 

@@ -2,16 +2,18 @@
 //!
 //! Most limits hold no job back. So a transaction that frees a slot looks for waiting jobs only if a row says that there
 //! may be some. The first job that waits leaves the row, in the transaction in which it finds no slot; the transaction
-//! that frees a slot and finds no waiting job clears it.
+//! that frees a slot and finds no waiting job clears it. A transaction that frees slots of several limits first looks
+//! whether any job of the type waits, which is one read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use store::Transaction;
+use store::{RangeOptions, Transaction};
 
-use crate::model::limits::{Rules, Slot, Taken};
+use crate::model::limits::{Rule, Rules, Slot, Taken};
 use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
 use crate::{Error, JobType, Jobs, Op, Result};
@@ -32,6 +34,8 @@ type Named = (JobType, Bytes);
 #[derive(Debug, Default)]
 pub(crate) struct Contended {
     rules: BTreeMap<JobType, Arc<Rules>>,
+    /// Types of which no job waits for a limit that is not in `waited`.
+    quiet: BTreeSet<JobType>,
     /// Whether jobs may wait.
     waited: BTreeMap<Named, bool>,
     /// Limits that jobs begin to wait for, and slots that are freed.
@@ -63,6 +67,15 @@ impl Contended {
         self.waited.get(&named).copied().unwrap_or_default()
     }
 
+    /// Whether a slot is free once its row is gone, and nobody waits for it.
+    fn ends_there(&self, Freed { ty, slot, .. }: &Freed) -> bool {
+        let rule = self.rules.get(ty).map(|rules| rules.of(&slot.0));
+        let plain = rule.is_some_and(|Rule { limit, over, .. }| {
+            limit.per_ms.is_none() && over <= limit.max && slot.1 < limit.max
+        });
+        plain && (self.waited.is_empty() || !self.is_waited(ty, &slot.0))
+    }
+
     /// No job waits for a limit any more.
     pub(super) fn unwaited(&mut self, ty: &JobType, limit: &Bytes) {
         self.waited.insert((ty.clone(), limit.clone()), false);
@@ -84,6 +97,7 @@ impl Jobs {
             self.read_limits(&mut effects.limits, tx, &waits, &freed)
                 .await?;
             for named in waits {
+                self.known_limits().wait(&named.0);
                 let (key, waited) = (self.keys().waited(&named.0, &named.1), true);
                 if effects.limits.waited.insert(named, waited) != Some(true) {
                     let row = Slot {
@@ -93,7 +107,7 @@ impl Jobs {
                     tx.set(&key, &row.encode());
                 }
             }
-            for freed in freed {
+            for freed in self.clear_unwaited(&effects.limits, tx, freed) {
                 self.free(effects, tx, freed, op).await?;
             }
         }
@@ -114,10 +128,22 @@ impl Jobs {
                 known.rules.insert(ty.clone(), rules);
             }
         }
-        let freed = (freed.iter()).map(|freed| (freed.ty.clone(), freed.slot.0.clone()));
-        let limits: BTreeSet<Named> = (waits.iter().cloned().chain(freed))
-            .filter(|limit| !known.waited.contains_key(limit))
-            .collect();
+        let freed = (freed.iter()).map(|freed| (&freed.ty, &freed.slot.0));
+        let waits = waits.iter().map(|(ty, limit)| (ty, limit));
+        let mut all: Vec<(&JobType, &Bytes)> = waits.chain(freed).collect();
+        all.sort_unstable();
+        all.dedup();
+        let mut limits: Vec<Named> = Vec::new();
+        for of_type in all.chunk_by(|(ty, _), (other, _)| ty == other) {
+            let (ty, quiet) = (of_type[0].0, &mut known.quiet);
+            if quiet.contains(ty) || of_type.len() > 1 && self.is_quiet(tx, ty, quiet).await? {
+                continue;
+            }
+            let named = of_type
+                .iter()
+                .map(|(_, limit)| (ty.clone(), (*limit).clone()));
+            limits.extend(named.filter(|named| !known.waited.contains_key(named)));
+        }
         let read = limits.into_iter().map(|named| async move {
             let key = self.keys().waited(&named.0, &named.1);
             let row = if self.planted().is(Bug::HandOverLost) {
@@ -129,5 +155,81 @@ impl Jobs {
         });
         known.waited.extend(try_join_all(read).await?);
         Ok(())
+    }
+
+    /// Whether no job of a type waits for any limit. If so, conflicts with the next that does.
+    async fn is_quiet(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        quiet: &mut BTreeSet<JobType>,
+    ) -> Result<bool> {
+        if self.known_limits().were_waited_for(ty) {
+            return Ok(false);
+        }
+        let range = self.keys().all_waiting(ty);
+        let rows = (tx.snapshot()).get_range(range.clone(), RangeOptions::limit(1));
+        if !rows.collect().await?.is_empty() {
+            self.known_limits().wait(ty);
+            return Ok(false);
+        }
+        if !self.planted().is(Bug::HandOverLost) {
+            tx.add_read_conflict_range(range);
+        }
+        quiet.insert(ty.clone());
+        Ok(true)
+    }
+
+    /// Clears the freed slots that no job waits for, neighbours together. Returns the others: also those whose rows say
+    /// more, or whose limit was higher.
+    fn clear_unwaited(&self, known: &Contended, tx: &Transaction, freed: Vec<Freed>) -> Vec<Freed> {
+        let (mut plain, others): (Vec<Freed>, Vec<Freed>) =
+            freed.into_iter().partition(|freed| known.ends_there(freed));
+        plain.sort_unstable_by(|a, b| (&a.ty, &a.slot).cmp(&(&b.ty, &b.slot)));
+        for of_limit in plain.chunk_by(|a, b| a.ty == b.ty && a.slot.0 == b.slot.0) {
+            let (ty, limit) = (&of_limit[0].ty, &of_limit[0].slot.0);
+            let numbers = of_limit.iter().map(|freed| freed.slot.1);
+            for run in runs(numbers.clone().collect()) {
+                if run.len() >= RUN {
+                    tx.clear_range(self.keys().slots(ty, limit, run));
+                    continue;
+                }
+                for slot in run {
+                    tx.clear(&self.keys().slot(ty, limit, slot));
+                }
+            }
+            if known.rules(ty).of(limit).limit.max > 1 {
+                self.freed_slots().add(ty, limit, numbers, &tx.call());
+            }
+        }
+        others
+    }
+}
+
+/// So many neighbours are read or cleared as a range.
+pub(super) const RUN: usize = 4;
+
+/// The runs of neighbours among slots.
+pub(super) fn runs(mut slots: Vec<u32>) -> Vec<Range<u32>> {
+    slots.sort_unstable();
+    let mut runs: Vec<Range<u32>> = Vec::new();
+    for slot in slots {
+        match runs.last_mut() {
+            Some(run) if slot <= run.end => run.end = slot + 1,
+            _ => runs.push(slot..slot + 1),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_joined() {
+        assert_eq!(runs(vec![7, 3, 9, 4, 8, 5]), [3..6, 7..10]);
+        assert_eq!(runs(vec![2, 2]), [2..3]);
+        assert!(runs(Vec::new()).is_empty());
     }
 }

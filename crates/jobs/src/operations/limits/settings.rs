@@ -16,22 +16,40 @@ const SLOTS: usize = 4_096;
 /// No transaction reads what is older.
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(5);
 
-/// The settings of each type as last read.
+/// How long a type whose jobs wait for limits is expected to have others that do.
+const WAITED: Duration = Duration::from_secs(5);
+
+/// The settings of each type as last read, and when its jobs last waited for limits.
 #[derive(Debug, Default)]
-pub(crate) struct KnownLimits(Mutex<BTreeMap<JobType, Arc<Rules>>>);
+pub(crate) struct KnownLimits {
+    rules: Mutex<BTreeMap<JobType, Arc<Rules>>>,
+    waited: Mutex<BTreeMap<JobType, Instant>>,
+}
 
 impl KnownLimits {
     pub(crate) fn get(&self, ty: &JobType, version: Option<&Bytes>) -> Option<Arc<Rules>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = known.get(ty)?;
         (rules.version.as_ref() == version).then(|| Arc::clone(rules))
     }
 
     pub(crate) fn set(&self, ty: &JobType, rules: Rules) -> Arc<Rules> {
         let rules = Arc::new(rules);
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(ty.clone(), Arc::clone(&rules));
         rules
+    }
+
+    /// A job of the type waits for a limit.
+    pub(crate) fn wait(&self, ty: &JobType) {
+        let mut waited = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        waited.insert(ty.clone(), Instant::now());
+    }
+
+    /// Whether jobs of the type have waited for limits a moment ago: then their index is long, or full of deleted rows.
+    pub(crate) fn were_waited_for(&self, ty: &JobType) -> bool {
+        let waited = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        waited.get(ty).is_some_and(|at| at.elapsed() < WAITED)
     }
 }
 
@@ -65,14 +83,21 @@ impl Offer {
 }
 
 impl FreedSlots {
-    /// A slot is free once `call` has ended.
-    pub(crate) fn add(&self, ty: &JobType, limit: &Bytes, slot: u32, call: Weak<()>) {
-        let mut freed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let slots = slots_of(&mut freed, ty, limit);
-        if slots.len() < SLOTS {
-            let taken = None;
-            slots.insert(slot, Offer { call, taken });
-        }
+    /// Slots are free once `call` has ended.
+    pub(crate) fn add(
+        &self,
+        ty: &JobType,
+        limit: &Bytes,
+        freed: impl Iterator<Item = u32>,
+        call: &Weak<()>,
+    ) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = slots_of(&mut known, ty, limit);
+        let room = SLOTS.saturating_sub(slots.len());
+        slots.extend(freed.take(room).map(|slot| {
+            let (call, taken) = (call.clone(), None);
+            (slot, Offer { call, taken })
+        }));
     }
 
     /// Slots that ended calls have freed, or this one. A retry gets the same again.

@@ -1,6 +1,7 @@
 //! Takes slots for claims, and gives freed ones to jobs that wait.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use store::{KeyRange, RangeOptions, Transaction};
 
 use super::GRANTS;
-use super::contended::Freed;
+use super::contended::{Freed, RUN, runs};
 use crate::model::header::{Header, Place};
 use crate::model::keys::Keys;
 use crate::model::limits::{Rule, Slot, Taken, Which};
@@ -44,6 +45,8 @@ pub(crate) enum Admission {
 pub(crate) struct Supplies {
     now_ms: i64,
     by_limit: BTreeMap<Bytes, Supply>,
+    /// Whether one of the limits is a rate.
+    rates: bool,
 }
 
 impl Supplies {
@@ -65,6 +68,10 @@ impl Supplies {
             if free_ms > self.now_ms {
                 return Admission::Hold(taken, Wait::Until(free_ms));
             }
+        }
+        if !self.rates {
+            let spent = Vec::new();
+            return Admission::Start(Slots { taken, spent });
         }
         let (spent, taken) = taken.into_iter().partition(|(limit, _)| {
             (self.by_limit.get(limit)).is_some_and(|supply| supply.rule.limit.per_ms.is_some())
@@ -110,7 +117,11 @@ impl Jobs {
             let read = wanted.into_iter().map(|(limit, wanted)| {
                 let rule = rules.of(&limit);
                 async move {
-                    let free = self.free_slots(tx, op, ty, &limit, rule, wanted).await?;
+                    let free = if wanted > 0 && rule.is_lock() {
+                        self.free_lock(tx, ty, &limit).await?
+                    } else {
+                        Box::pin(self.free_slots(tx, op, ty, &limit, rule, wanted)).await?
+                    };
                     Ok::<_, Error>((limit, Supply { rule, free }))
                 }
             });
@@ -118,6 +129,8 @@ impl Jobs {
         }
         Ok(Supplies {
             now_ms: op.now_ms,
+            rates: (by_limit.values())
+                .any(|Supply { rule, .. }: &Supply| rule.limit.per_ms.is_some()),
             by_limit,
         })
     }
@@ -139,28 +152,12 @@ impl Jobs {
         let blind = self.planted().is(Bug::SlotReadBlindly);
         let all = || self.keys().slots(ty, limit, 0..rule.end());
         if rule.limit.per_ms.is_none() && rule.over <= max {
-            let known = match max {
-                0 => Vec::new(),
-                1 => vec![0],
-                _ => (self.freed_slots()).take(ty, limit, wanted, &tx.call()),
-            };
-            let known = known.into_iter().filter(|slot| *slot < max);
-            let read = known.map(|slot| async move {
-                let key = self.keys().slot(ty, limit, slot);
-                let is_free = tx.snapshot().get(&key).await?.is_none();
-                if is_free && !blind {
-                    tx.add_read_conflict_range(KeyRange::key(&key));
-                }
-                Ok::<_, Error>(is_free.then_some((slot, 0)))
-            });
+            let mut known = (self.freed_slots()).take(ty, limit, wanted, &tx.call());
+            known.retain(|slot| *slot < max);
+            let read = (runs(known).into_iter())
+                .map(|slots| async move { self.free_of(tx, ty, limit, slots).await });
             free.extend(try_join_all(read).await?.into_iter().flatten());
             if free.len() >= wanted || max == 0 || self.is_waited_for(tx, ty, limit).await? {
-                return Ok(free);
-            }
-            if max == 1 {
-                if !blind {
-                    tx.add_read_conflict_range(all());
-                }
                 return Ok(free);
             }
             let mut rng = SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()));
@@ -174,13 +171,14 @@ impl Jobs {
                     .filter(|slot| !rows.contains_key(slot))
                     .filter(|slot| free.iter().all(|(known, _)| known != slot))
                     .collect();
-                others.shuffle(&mut rng);
+                // Neighbours: they are taken and freed together, and two claims take all in common or none.
+                let first = rng.random_range(0..=others.len());
+                others.rotate_left(first);
                 let missing = wanted - free.len();
                 (self.freed_slots()).choose(ty, limit, &mut others, missing, &tx.call());
-                for slot in &others {
+                for slots in runs(others.clone()) {
                     if !blind {
-                        let key = self.keys().slot(ty, limit, *slot);
-                        tx.add_read_conflict_range(KeyRange::key(&key));
+                        tx.add_read_conflict_range(self.keys().slots(ty, limit, slots));
                     }
                 }
                 free.extend(others.into_iter().map(|slot| (slot, 0)));
@@ -197,13 +195,69 @@ impl Jobs {
         Ok(usable(&rows, rule, wanted, op.now_ms))
     }
 
-    /// Whether jobs wait for a limit: then no slot is free, and one that waits behind them need not look for any, which would
-    /// conflict with every end of a run. The mark that jobs wait ([`contended`](super::contended)), which it reads as well,
-    /// is the fence: whoever frees a slot when no job waits any more clears it.
+    /// Whether a job waits for a limit and goes on waiting: then no slot is free, and one that waits behind it need not look
+    /// for any, which would conflict with every end of a run.
     async fn is_waited_for(&self, tx: &Transaction, ty: &JobType, limit: &Bytes) -> Result<bool> {
-        let waiting = self.keys().waiting(ty, limit);
-        let rows = (tx.snapshot()).get_range(waiting, RangeOptions::limit(1));
-        Ok(!rows.collect().await?.is_empty())
+        // The last one, because freed slots go to the first.
+        let last = RangeOptions {
+            reverse: true,
+            ..RangeOptions::limit(1)
+        };
+        let rows = (tx.snapshot()).get_range(self.keys().waiting(ty, limit), last);
+        let row = rows.collect().await?.pop();
+        if let Some(row) = &row
+            && !self.planted().is(Bug::WaitsBehindBlindly)
+        {
+            tx.add_read_conflict_range(KeyRange::key(&row.key));
+        }
+        Ok(row.is_some())
+    }
+
+    /// The slot of a limit that has one, if it is free.
+    async fn free_lock(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        limit: &Bytes,
+    ) -> Result<VecDeque<(u32, i64)>> {
+        let key = self.keys().slot(ty, limit, 0);
+        let is_free = tx.snapshot().get(&key).await?.is_none();
+        let blind = self.planted().is(Bug::SlotReadBlindly);
+        if !blind && (is_free || !self.is_waited_for(tx, ty, limit).await?) {
+            tx.add_read_conflict_range(KeyRange::key(&key));
+        }
+        Ok(is_free.then_some((0, 0)).into_iter().collect())
+    }
+
+    /// Those of neighbouring slots that are free, and stay so until this transaction takes them.
+    async fn free_of(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        limit: &Bytes,
+        slots: Range<u32>,
+    ) -> Result<Vec<(u32, i64)>> {
+        let blind = self.planted().is(Bug::SlotReadBlindly);
+        if slots.len() >= RUN {
+            let range = self.keys().slots(ty, limit, slots.clone());
+            let rows = self.slot_rows(tx, range.clone()).await?;
+            if !blind {
+                tx.add_read_conflict_range(range);
+            }
+            let free = slots.filter(|slot| !rows.contains_key(slot));
+            return Ok(free.map(|slot| (slot, 0)).collect());
+        }
+        let mut free = Vec::new();
+        for slot in slots {
+            let key = self.keys().slot(ty, limit, slot);
+            let row = if blind {
+                tx.snapshot().get(&key).await?
+            } else {
+                tx.get(&key).await?
+            };
+            free.extend(row.is_none().then_some((slot, 0)));
+        }
+        Ok(free)
     }
 
     /// The slots in a range, by number.
@@ -375,7 +429,8 @@ impl Jobs {
                 let row = Slot { id: None, free_ms };
                 tx.set(&key, &row.encode());
             } else if rule.limit.max > 1 && rule.limit.per_ms.is_none() {
-                self.freed_slots().add(ty, limit, slot.1, tx.call());
+                let freed = std::iter::once(slot.1);
+                self.freed_slots().add(ty, limit, freed, &tx.call());
             }
         }
         Ok(())

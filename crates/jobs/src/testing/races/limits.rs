@@ -171,8 +171,9 @@ impl World {
         }
     }
 
-    /// Jobs have waited for the limits, and do not any more.
+    /// Jobs have waited for the limits, and do not any more. Whoever frees slots remembers it.
     async fn mark(&self) {
+        self.jobs.known_limits().wait(&self.ty);
         for name in [limit(), self.other_limit()] {
             let id = JobId::new("marks").unwrap();
             let add = Add::new(id.clone(), "").key(name);
@@ -229,6 +230,30 @@ impl World {
             }
         }
         None
+    }
+
+    /// A job that finds another one waiting gets the slot that is freed when that one is gone.
+    pub(super) async fn wait_behind(&self) -> Option<String> {
+        let world = self.again().await;
+        world.set_limit(1).await;
+        let (job, other) = world.holder(Freeing::Finish).await;
+        world.add_limited("b").await;
+        assert!(world.accept_all().await.is_empty());
+        world.add_limited("c").await;
+        // Until jobs that have waited are forgotten: the ends look whether any job of the type waits.
+        sleep(Duration::from_secs(10)).await;
+        let me = Holder::new("me").unwrap();
+        let free = async {
+            sleep(world.late).await;
+            let waits = JobId::new("b").unwrap();
+            world.calm.remove(&world.ty, &waits).await.unwrap();
+            let ended = [job].into_iter().chain(other);
+            let ended: Vec<_> = ended.map(|job| (job, Finish::done())).collect();
+            world.calm.finish_many(&ended).await.unwrap();
+        };
+        let (claimed, ()) = tokio::join!(world.jobs.accept(&world.ty, &me, 1), free);
+        claimed.unwrap();
+        world.problems().await
     }
 
     /// A claim just as there are more slots, and a job that loses its slot then, leave no free slot and waiting job.
