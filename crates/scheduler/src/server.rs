@@ -165,7 +165,7 @@ impl Server {
         let mut options = self.runner.replications.watch_options();
         let mut accepting: OptionFuture<BoxFuture<'static, jobs::Result<Vec<Accepted>>>> =
             None.into();
-        let mut waits = false;
+        let (mut waits, mut asked) = (false, 0);
         let mut cycle = self.next_cycle();
         let mut free = self.runner.permits.free();
         loop {
@@ -174,7 +174,7 @@ impl Server {
                 let acceptor = self.acceptor.clone();
                 let request = async move { acceptor.accept(wanted, ACCEPT_WAIT).await };
                 accepting = Some(Box::pin(request) as BoxFuture<'static, _>).into();
-                waits = true;
+                (waits, asked) = (true, wanted);
             }
             tokio::select! {
                 biased;
@@ -196,10 +196,12 @@ impl Server {
                     }
                 }
                 () = sleep_until(cycle) => {
-                    // The number to claim may have changed. Jobs already claimed go back.
-                    waits = false;
-                    accepting = None.into();
                     self.cycle().await;
+                    if self.wanted() < asked {
+                        // Jobs already claimed go back. Not otherwise: on a slow store, claims may take as long as a cycle.
+                        waits = false;
+                        accepting = None.into();
+                    }
                     cycle = self.next_cycle();
                 }
                 // A job became idle, or needs a permit again.
