@@ -35,7 +35,7 @@
 //! | T235–T237 | remotes without URL | changed: they are refused, `bad_files_are_refused_with_advice` |
 //! | T250–T252 | escaping in URLs | kept: `gr_t250_to_t252_names_are_escaped_in_http_urls_only` |
 //! | S01, S02 | the same service by more nodes | kept: `gr_t095_and_s01_threads_count_all_nodes` |
-//! | S03, S04 | nodes share the work | not tested here: nodes claim as many jobs as they have room for |
+//! | S03, S04 | nodes share the work | simulated with the queue alone, in `testing/distribution.rs` of `jobs` |
 //! | S05 | restarts of all nodes | kept: `gr_s05_every_ref_arrives_while_nodes_are_killed` |
 //! | S06 | events of one target | kept, from two nodes, with a shorter delay: `gr_s06_events_of_a_target_meet_in_one_push` |
 
