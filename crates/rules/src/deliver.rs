@@ -26,13 +26,14 @@ use jobs::{Add, JobType, Jobs, Lane, Op, State, TypeConfig};
 use store::Transaction;
 use url::Url;
 
-pub use delivery::Attempt;
 pub use direct::Calls;
 pub use events::EventCalls;
 pub use listing::{Filter, Listing, Run, Shown};
 pub use options::{EventOptions, Options};
 pub use server::{Server, ServerSetup};
 pub use targets::{NoTarget, RuleTargets, Targets};
+
+pub use crate::rule::call::Attempt;
 
 use crate::rule::call::Call;
 use delivery::Delivery;

@@ -146,7 +146,7 @@ fn row(shown: &Shown) -> Value {
     })
 }
 
-fn attempt(attempt: &Attempt) -> Value {
+pub(super) fn attempt(attempt: &Attempt) -> Value {
     json!({
         "started": time(attempt.at_ms),
         "took_ms": attempt.took_ms,

@@ -107,6 +107,7 @@ async fn databases(call: &Call, opened: &Opened, id: &str) -> Result<Value, Erro
             "failures": progress.failures,
             "next_run": progress.next_ms.map(deliveries::time),
             "last_run": progress.last.map(|run| deliveries::run(&run.into())),
+            "last_call": progress.last_call.as_ref().map(deliveries::attempt),
         })
     };
     let rows: Vec<Value> = found.into_iter().map(row).collect();

@@ -1,16 +1,9 @@
 //! The data of a delivery's job: the call, and what its attempts led to.
 
-use std::time::Duration;
-
 use jobs::{Entropy, Finish};
 use serde::{Deserialize, Serialize};
 
-use crate::rule::call::{Call, Retry};
-
-/// The longest wait that a receiver may ask for.
-const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
-/// The part of a delay by which it is longer or shorter.
-const JITTER: f64 = 0.2;
+use crate::rule::call::{Attempt, Call, Outcome};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Delivery {
@@ -26,60 +19,6 @@ pub(super) struct Delivery {
     pub(super) replay: bool,
     #[serde(default)]
     pub(super) last: Option<Attempt>,
-}
-
-/// A call that was made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attempt {
-    pub at_ms: i64,
-    pub took_ms: u64,
-    /// The status of the response, if there was one.
-    pub status: Option<u16>,
-    /// Why there was no response.
-    pub error: Option<String>,
-    /// The beginning of the response's body.
-    pub body: String,
-}
-
-/// What an attempt means for its delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Delivered,
-    /// It is repeated, at the earliest after what the receiver asks for.
-    Failed(Option<Duration>),
-    Dead,
-}
-
-impl Outcome {
-    /// Of a response.
-    pub(super) fn of_status(status: u16, retry_after: Option<Duration>) -> Self {
-        match status {
-            200..=299 => Self::Delivered,
-            410 => Self::Dead,
-            408 | 425 | 429 | 500..=599 => Self::Failed(retry_after),
-            _ => Self::Failed(None),
-        }
-    }
-
-    /// Its name in metrics.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Failed(_) => "failed",
-            Self::Dead => "dead",
-        }
-    }
-}
-
-impl Attempt {
-    /// For the history of the job.
-    pub(super) fn summary(&self) -> String {
-        match (self.status, &self.error) {
-            (Some(status), _) => format!("{status} in {} ms", self.took_ms),
-            (None, Some(error)) => error.clone(),
-            (None, None) => String::new(),
-        }
-    }
 }
 
 impl Delivery {
@@ -126,8 +65,8 @@ impl Delivery {
                 (finish, outcome)
             }
             Outcome::Failed(retry_after) if !exhausted => {
-                let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
-                let wait = delay(&self.call.retry, self.failures, entropy).max(asked);
+                let wait = self.call.retry.delay(self.failures, entropy);
+                let wait = wait.max(retry_after.unwrap_or_default());
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 let finish = Finish {
                     again_ms: Some(ended_ms.saturating_add_unsigned(wait_ms)),
@@ -141,25 +80,13 @@ impl Delivery {
     }
 }
 
-/// The delay after this many failures in a row.
-fn delay(retry: &Retry, failures: u32, entropy: &Entropy) -> Duration {
-    let grown = retry.multiplier.powf(f64::from(failures.saturating_sub(1)));
-    let delay = seconds(retry.delay_sec * grown, Duration::MAX).min(seconds(
-        retry.max_delay_sec,
-        Duration::from_secs_f64(Retry::default().max_delay_sec),
-    ));
-    delay.mul_f64(1.0 - JITTER) + entropy.up_to(delay.mul_f64(2.0 * JITTER))
-}
-
-/// Seconds as a duration; `default` if they are negative or too many.
-pub(super) fn seconds(seconds: f64, default: Duration) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(default)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::deliver::testing::call;
+    use crate::rule::call::Retry;
 
     fn attempt(status: u16) -> Attempt {
         Attempt {
@@ -181,7 +108,7 @@ mod tests {
             failures,
             ..Delivery::new(&call)
         };
-        let outcome = Outcome::Failed(retry_after.map(Duration::from_secs));
+        let outcome = Outcome::of_status(503, retry_after.map(Duration::from_secs));
         let (finish, outcome) = delivery.end(attempt(500), outcome, &Entropy::seeded(1));
         assert_eq!(finish.dead, outcome == Outcome::Dead);
         assert!(finish.failed);

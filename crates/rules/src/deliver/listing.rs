@@ -3,8 +3,9 @@
 use jobs::{Cursor, End, JobId, JobInfo, Listed, Op, Outcome, Query, State};
 use store::{Call as Transact, Transaction};
 
-use super::delivery::{Attempt, Delivery};
+use super::delivery::Delivery;
 use super::{Deliveries, identity};
+use crate::rule::call::Attempt;
 
 /// Deliveries per transaction when many are replayed.
 const REPLAYED: usize = 100;

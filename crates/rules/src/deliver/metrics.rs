@@ -2,8 +2,7 @@
 
 use metrics::{counter, gauge, histogram};
 
-use super::delivery::{Attempt, Outcome};
-use crate::rule::call::Call;
+use crate::rule::call::{Attempt, Call, Outcome};
 
 /// A call was made.
 pub(super) fn called(outcome: Outcome, attempt: &Attempt) {

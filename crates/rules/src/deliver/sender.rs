@@ -13,12 +13,12 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::credentials::take_credentials;
-use super::delivery::{Attempt, Delivery, Outcome};
+use super::delivery::Delivery;
 use super::hosts::Health;
 use super::identity;
 use super::options::Options;
 use super::sign::{InvalidSecret, Keys};
-use crate::rule::call::{Sign, Target};
+use crate::rule::call::{Attempt, Outcome, Sign, Target};
 
 /// How much of a response is kept.
 const EXCERPT_BYTES_MAX: usize = 1_024;

@@ -13,11 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::Deliveries;
 use super::delivery::Delivery;
 use super::direct::Calls;
-use super::hosts::{Admission, Hosts};
+use super::hosts::{Admission, Hosts, Seat};
 use super::metrics;
 use super::options::Options;
 use super::sender::{Sender, Sent, endpoint};
 use super::targets::{NoTarget, Targets};
+use crate::rule::call::{Outcome, Target};
 
 /// Claimed jobs per call that may be in flight.
 const HELD_PER_CALL: usize = 10;
@@ -54,7 +55,7 @@ pub(super) struct Shared {
     acceptor: AcceptorHandle,
     pub(super) sender: Sender,
     targets: Arc<dyn Targets>,
-    hosts: Hosts,
+    pub(super) hosts: Hosts,
     in_flight_max: usize,
     /// No more calls begin.
     stop: CancellationToken,
@@ -98,7 +99,7 @@ impl Server {
         })
     }
 
-    /// Makes single calls, without the limits of this server.
+    /// Makes the calls of rules that block, within the limits of this server.
     pub fn calls(&self) -> Calls {
         Calls(Arc::clone(&self.shared))
     }
@@ -196,6 +197,16 @@ impl Shared {
         self.sender.clock.now_ms().saturating_add_unsigned(wait_ms)
     }
 
+    /// Makes a call.
+    pub(super) async fn make(&self, seat: Seat, target: &Target, delivery: &Delivery) -> Sent {
+        let in_flight = || metrics::in_flight(self.hosts.in_flight(self.in_flight_max));
+        in_flight();
+        let sent = self.sender.send(target, delivery).await;
+        seat.leave(sent.health);
+        in_flight();
+        sent
+    }
+
     /// Makes the call of a job if its endpoint may be called now.
     async fn deliver(&self, accepted: &Accepted) -> Finish {
         let mut delivery: Delivery = match serde_json::from_slice(&accepted.data) {
@@ -221,22 +232,17 @@ impl Shared {
                 return put_back(self.after(wait), &why);
             }
         };
-        metrics::in_flight(self.hosts.in_flight(self.in_flight_max));
         let Sent {
-            attempt,
-            outcome,
-            health,
-        } = self.sender.send(&target, &delivery).await;
-        seat.leave(health);
-        metrics::in_flight(self.hosts.in_flight(self.in_flight_max));
+            attempt, outcome, ..
+        } = self.make(seat, &target, &delivery).await;
         let (call, attempts, called) = (delivery.call.clone(), delivery.attempts, attempt.clone());
         let rule = &call.rule;
         let (finish, outcome) = delivery.end(attempt, outcome, self.deliveries.jobs().entropy());
         metrics::called(outcome, &called);
         metrics::called_for(&call, outcome);
         match outcome {
-            super::delivery::Outcome::Delivered => metrics::delivered(attempts.saturating_add(1)),
-            super::delivery::Outcome::Failed(_) => {
+            Outcome::Delivered => metrics::delivered(attempts.saturating_add(1)),
+            Outcome::Failed(_) => {
                 tracing::debug!(
                     rule,
                     endpoint,
@@ -244,7 +250,7 @@ impl Shared {
                     "a webhook failed"
                 );
             }
-            super::delivery::Outcome::Dead => {
+            Outcome::Dead => {
                 tracing::warn!(
                     rule,
                     endpoint,

@@ -1,7 +1,9 @@
 //! A call of a webhook that a change asked for, as plain data: what [`crate::deliver`] sends.
 
 use std::fmt;
+use std::time::Duration;
 
+use jobs::Entropy;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
@@ -157,6 +159,85 @@ impl Default for Retry {
             multiplier: 2.0,
             max_delay_sec: 3600.0,
             limit: None,
+        }
+    }
+}
+
+/// The part of a delay by which it is longer or shorter.
+const JITTER: f64 = 0.2;
+
+impl Retry {
+    /// The delay after this many failures in a row.
+    pub(crate) fn delay(&self, failures: u32, entropy: &Entropy) -> Duration {
+        let grown = self.multiplier.powf(f64::from(failures.saturating_sub(1)));
+        let delay_max = Self::default().max_delay_sec;
+        let delay = seconds(self.delay_sec * grown, Duration::MAX).min(seconds(
+            self.max_delay_sec,
+            Duration::from_secs_f64(delay_max),
+        ));
+        delay.mul_f64(1.0 - JITTER) + entropy.up_to(delay.mul_f64(2.0 * JITTER))
+    }
+}
+
+/// Seconds as a duration; `default` if they are negative or too many.
+fn seconds(seconds: f64, default: Duration) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(default)
+}
+
+/// A call that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    pub at_ms: i64,
+    pub took_ms: u64,
+    /// The status of the response, if there was one.
+    pub status: Option<u16>,
+    /// Why there was no response.
+    pub error: Option<String>,
+    /// The beginning of the response's body.
+    pub body: String,
+}
+
+impl Attempt {
+    /// For the history of a job.
+    pub(crate) fn summary(&self) -> String {
+        match (self.status, &self.error) {
+            (Some(status), _) => format!("{status} in {} ms", self.took_ms),
+            (None, Some(error)) => error.clone(),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// What an attempt means for its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Delivered,
+    /// It is repeated, at the earliest after what the receiver asks for.
+    Failed(Option<Duration>),
+    Dead,
+}
+
+impl Outcome {
+    /// The longest wait that a receiver may ask for.
+    const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
+
+    /// Of a response.
+    pub(crate) fn of_status(status: u16, retry_after: Option<Duration>) -> Self {
+        let asked = retry_after.map(|asked| asked.min(Self::RETRY_AFTER_MAX));
+        match status {
+            200..=299 => Self::Delivered,
+            410 => Self::Dead,
+            408 | 425 | 429 | 500..=599 => Self::Failed(asked),
+            _ => Self::Failed(None),
+        }
+    }
+
+    /// Its name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Failed(_) => "failed",
+            Self::Dead => "dead",
         }
     }
 }

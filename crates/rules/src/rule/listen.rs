@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use control::{Only, Progress, Rewind};
 
-use super::call::Call;
+use super::call::{Attempt, Call, Outcome};
 use super::databases::Event;
 use super::document::Task;
 use super::set::{Compiled, RuleId, Set};
@@ -45,17 +45,16 @@ pub trait Sender: Send + Sync + 'static {
         calls: &[Call],
     ) -> impl Future<Output = jobs::Result<()>> + Send;
 
-    /// Makes a call once.
-    fn send(&self, call: &Call) -> impl Future<Output = Result<(), Refused>> + Send;
+    /// Makes a call once, unless its endpoint is to be left alone. So many calls for the same change have failed before.
+    fn send(&self, call: &Call, failures: u32) -> impl Future<Output = Answer> + Send;
 }
 
-/// Why a call failed.
+/// What became of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// For the history of the job; without credentials.
-    pub reason: String,
-    /// How long the receiver wants to be left alone.
-    pub retry_after: Option<Duration>,
+pub enum Answer {
+    Made(Outcome, Attempt),
+    /// It was not made: for how long its endpoint is to be left alone, and why.
+    Later(Duration, String),
 }
 
 /// The listening jobs of a store. Cheap to clone.
@@ -84,9 +83,20 @@ struct Place {
     /// When the last run began.
     #[serde(default)]
     began_ms: i64,
+    /// Until when the endpoint is to be left alone: changes that come meanwhile do not read the database in vain.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    rests_ms: i64,
+    /// The last call of a rule that blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_call: Option<Attempt>,
     /// Since when the database is missing.
     #[serde(default)]
     missing_ms: Option<i64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_zero(ms: &i64) -> bool {
+    *ms == 0
 }
 
 impl Place {
@@ -161,6 +171,8 @@ impl Listeners {
                 },
                 failures: 0,
                 began_ms: 0,
+                rests_ms: 0,
+                last_call: None,
                 missing_ms: None,
             };
             let data = jobs::encode(&place).expect("a place is JSON");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use couch::{EgressOptions, Network, NetworkOptions};
 use futures::future::BoxFuture;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, State, TypeConfig};
-use rules::deliver::{Deliveries, NoTarget, Options, Server, ServerSetup, Shown, Targets};
+use rules::deliver::{Calls, Deliveries, NoTarget, Options, Server, ServerSetup, Shown, Targets};
 use rules::rule::call::{Call, Retry, Sign, Target};
 use scheduler::PasswordCell;
 use store::Store;
@@ -56,6 +56,8 @@ impl Targets for Written {
 
 /// A node; killed when dropped.
 pub(crate) struct Node {
+    /// For rules that block.
+    pub(crate) calls: Calls,
     server: JoinSet<()>,
     inner: JoinSet<()>,
     stop: CancellationToken,
@@ -106,6 +108,7 @@ impl Fixture {
         let maintenance = Maintenance::new(self.jobs.clone(), options).serve(ty);
         let (stop, stop_inner) = (CancellationToken::new(), CancellationToken::new());
         let mut node = Node {
+            calls: server.calls(),
             server: JoinSet::new(),
             inner: JoinSet::new(),
             stop,

@@ -1,3 +1,4 @@
+pub(crate) mod blocking;
 pub(crate) mod events;
 pub(crate) mod fairness;
 pub(crate) mod jobs;

@@ -1,9 +1,10 @@
 //! What operators do to the listening jobs of a rule.
 
-use jobs::{Add, Attempt, Cursor, JobId, JobInfo, Listed, Op, Query, Signal, State};
+use jobs::{Add, Cursor, JobId, JobInfo, Listed, Op, Query, Signal, State};
 use store::{Call, Transaction};
 
 use super::{Listeners, Place, SINCE_NOW};
+use crate::rule::call::Attempt;
 use crate::rule::set::RuleId;
 
 /// Jobs per page and transaction.
@@ -49,7 +50,9 @@ pub struct Progress {
     /// When the next run is due, if there is one; in the past if it is to run as soon as possible.
     pub next_ms: Option<i64>,
     /// The current run, else the last one.
-    pub last: Option<Attempt>,
+    pub last: Option<jobs::Attempt>,
+    /// The last call of a rule that blocks.
+    pub last_call: Option<Attempt>,
 }
 
 /// Goes through all listening jobs, those of other rules among them.
@@ -136,6 +139,7 @@ impl Listeners {
                 since: Some(since.to_owned()),
                 failures: 0,
                 began_ms: 0,
+                rests_ms: 0,
                 ..place
             };
             // A run in progress ends, and this is what the next one begins with.
@@ -188,6 +192,7 @@ impl From<(JobInfo, Place)> for Progress {
             failures: place.failures,
             next_ms: next_ms.map(|ms| ms.max(info.created_ms)),
             last: info.last,
+            last_call: place.last_call,
         }
     }
 }

@@ -9,8 +9,8 @@ use document::matching::matches;
 use jobs::{Failure, Finish, Held, Task};
 use store::Transaction;
 
-use super::{Listening, Place, Refused, SINCE_NOW, Sender, millis};
-use crate::rule::call::{Call, Retry};
+use super::{Answer, Listening, Place, SINCE_NOW, Sender, millis};
+use crate::rule::call::{Call, Outcome};
 use crate::rule::document::Task as Todo;
 use crate::rule::pattern::Captures;
 use crate::rule::set::Compiled;
@@ -35,8 +35,10 @@ enum Stop {
     RuleChanged,
     /// The database does not exist.
     Missing,
-    /// The call failed.
-    Refused(Retry, Refused),
+    /// The call failed, is repeated after this time, and why.
+    Refused(Duration, String),
+    /// The endpoint of the call is to be left alone for this time, and why.
+    Later(Duration, String),
     /// The source or the store failed.
     Failed(Failure),
 }
@@ -80,6 +82,7 @@ impl<S: Sender> Listening<S> {
         let rested_ms = place
             .began_ms
             .saturating_add(millis(webhook.pace.min_interval_sec));
+        let rested_ms = rested_ms.max(place.rests_ms);
         if rested_ms > now_ms {
             return Ok(Finish::again(rested_ms));
         }
@@ -94,6 +97,7 @@ impl<S: Sender> Listening<S> {
             listening: self,
             place: Place {
                 began_ms: now_ms,
+                rests_ms: 0,
                 ..place
             },
             task: &task,
@@ -130,14 +134,15 @@ impl<S: Sender> Listening<S> {
                 }
                 Finish::again(now_ms.saturating_add(MISSING_PAUSE_MS))
             }
-            Err(Stop::Refused(retry, refused)) => {
-                let wait = pause(&retry, place.failures, task);
-                let wait = wait.max(refused.retry_after.unwrap_or_default());
-                place.failures = place.failures.saturating_add(1);
-                let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+            Err(Stop::Refused(wait, why)) => Finish {
+                again_ms: Some(after(now_ms, wait)),
+                ..Finish::failed(why)
+            },
+            Err(Stop::Later(wait, why)) => {
+                place.rests_ms = after(now_ms, wait);
                 Finish {
-                    again_ms: Some(now_ms.saturating_add(wait_ms)),
-                    ..Finish::failed(refused.reason)
+                    reason: Some(why),
+                    ..Finish::again(place.rests_ms)
                 }
             }
         };
@@ -160,13 +165,8 @@ impl<S: Sender> Listening<S> {
     }
 }
 
-/// The delay before the next attempt.
-fn pause(retry: &Retry, failures: u32, task: &Task<Place>) -> Duration {
-    let exponent = i32::try_from(failures).unwrap_or(i32::MAX);
-    let delay = retry.delay_sec * retry.multiplier.powi(exponent);
-    let delay = Duration::from_secs_f64(delay.min(retry.max_delay_sec));
-    // ± 20 %
-    delay.mul_f64(0.8) + task.jobs().entropy().up_to(delay.mul_f64(0.4))
+pub(super) fn after(now_ms: i64, wait: Duration) -> i64 {
+    now_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX))
 }
 
 impl<S: Sender> Run<'_, S> {
@@ -232,22 +232,35 @@ impl<S: Sender> Run<'_, S> {
             let Some(call) = self.call(webhook, row).await? else {
                 continue;
             };
-            let mut calls = Vec::new();
-            if call.loops() {
-                // It ends as a dead letter, and others go on.
-                calls.push(call);
-            } else if let Err(refused) = self.listening.sender.send(&call).await {
-                let limit = call.retry.limit;
-                if limit.is_none_or(|limit| self.place.failures < limit) {
-                    return Err(Stop::Refused(call.retry, refused));
-                }
-                // Others may go on; this one is a delivery now, which ends as a dead letter.
-                calls.push(call);
-            }
+            // A call that loops ends as a dead letter.
+            let given_up = call.loops() || !self.send(&call).await?;
+            // Others may go on; this one is a delivery now, which ends as a dead letter, too.
+            let calls = if given_up { vec![call] } else { Vec::new() };
             self.place.failures = 0;
             self.advance(row, &calls).await?;
         }
         Ok(())
+    }
+
+    /// Makes a call. False if it is not to be repeated here although it failed.
+    async fn send(&mut self, call: &Call) -> Result<bool, Stop> {
+        let failures = self.place.failures;
+        let (outcome, attempt) = match self.listening.sender.send(call, failures).await {
+            Answer::Made(outcome, attempt) => (outcome, attempt),
+            Answer::Later(wait, why) => return Err(Stop::Later(wait, why)),
+        };
+        let why = attempt.summary();
+        self.place.last_call = Some(attempt);
+        match outcome {
+            Outcome::Delivered => Ok(true),
+            Outcome::Failed(asked) if call.retry.limit.is_none_or(|limit| failures < limit) => {
+                self.place.failures = failures.saturating_add(1);
+                let entropy = self.task.jobs().entropy();
+                let wait = call.retry.delay(self.place.failures, entropy);
+                Err(Stop::Refused(wait.max(asked.unwrap_or_default()), why))
+            }
+            Outcome::Failed(_) | Outcome::Dead => Ok(false),
+        }
     }
 
     async fn at_once(&mut self, webhook: &Webhook, rows: &[Row]) -> Result<(), Stop> {

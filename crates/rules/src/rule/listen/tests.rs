@@ -18,6 +18,8 @@ use tokio::sync::{Semaphore, mpsc};
 use super::*;
 use crate::rule::store::KINDS;
 
+mod answers;
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A sender whose calls the test answers.
@@ -26,7 +28,7 @@ struct Recorder {
     deliveries: JobType,
     sent: mpsc::UnboundedSender<Call>,
     /// Answers to the next calls; then all succeed.
-    answers: Arc<Mutex<VecDeque<Result<(), Refused>>>>,
+    answers: Arc<Mutex<VecDeque<Answer>>>,
     /// Calls are answered one by one as permits are added.
     gate: Arc<Semaphore>,
 }
@@ -44,10 +46,11 @@ impl Sender for Recorder {
             .map(drop)
     }
 
-    async fn send(&self, call: &Call) -> Result<(), Refused> {
+    async fn send(&self, call: &Call, _: u32) -> Answer {
         self.sent.send(call.clone()).unwrap();
         self.gate.acquire().await.unwrap().forget();
-        self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
+        let answer = self.answers.lock().unwrap().pop_front();
+        answer.unwrap_or_else(delivered)
     }
 }
 
@@ -61,7 +64,7 @@ struct Fixture {
     follow: NotifierHandle,
     sent: mpsc::UnboundedReceiver<Call>,
     enqueued: mpsc::UnboundedReceiver<Call>,
-    answers: Arc<Mutex<VecDeque<Result<(), Refused>>>>,
+    answers: Arc<Mutex<VecDeque<Answer>>>,
     gate: Arc<Semaphore>,
     stop: CancellationToken,
 }
@@ -214,6 +217,20 @@ impl Fixture {
         self.job(rule, finished).await;
     }
 
+    /// How far the rule `r` is.
+    async fn shown(&self) -> Progress {
+        let listeners = Listeners::open(self.rules.clone()).await.unwrap();
+        let rule = RuleId {
+            instance: self.db.instance(),
+            doc: "r".to_owned(),
+        };
+        let (mut shown, _) = listeners
+            .progress(&rule, &Only::default(), None, 1)
+            .await
+            .unwrap();
+        shown.remove(0)
+    }
+
     fn put(&self, ids: &[&str]) {
         for id in ids {
             let doc = json!({"_id": id, "type": if id.starts_with('m') { "msg" } else { "other" }});
@@ -267,11 +284,23 @@ fn on_change(members: &Value) -> Value {
     rule
 }
 
-fn refused() -> Result<(), Refused> {
-    Err(Refused {
-        reason: "500".to_owned(),
-        retry_after: None,
-    })
+fn made(status: u16, retry_after: Option<Duration>) -> Answer {
+    let attempt = Attempt {
+        at_ms: 1,
+        took_ms: 2,
+        status: Some(status),
+        error: None,
+        body: "text".to_owned(),
+    };
+    Answer::Made(Outcome::of_status(status, retry_after), attempt)
+}
+
+fn delivered() -> Answer {
+    made(200, None)
+}
+
+fn refused() -> Answer {
+    made(500, None)
 }
 
 /// SP-T024, SP-T051.
@@ -282,7 +311,7 @@ async fn calls_that_block_are_made_in_order_until_each_succeeds() {
         .answers
         .lock()
         .unwrap()
-        .extend([Ok(()), refused(), refused()]);
+        .extend([delivered(), refused(), refused()]);
     fixture.rule(on_change(&json!({"since": 0}))).await;
     fixture.put(&["1", "2", "3"]);
     fixture.signal(Event::Updated, None).await;
@@ -435,7 +464,11 @@ async fn an_edited_rule_applies_from_the_next_change_on() {
 async fn a_paused_rule_keeps_its_place() {
     let mut fixture = Fixture::new().await;
     fixture.gate.forget_permits(1_000);
-    fixture.answers.lock().unwrap().extend([Ok(()), refused()]);
+    fixture
+        .answers
+        .lock()
+        .unwrap()
+        .extend([delivered(), refused()]);
     fixture.rule(on_change(&json!({"since": 0}))).await;
     fixture.put(&["1", "2"]);
     fixture.signal(Event::Updated, None).await;
