@@ -253,7 +253,8 @@ impl RuleBook {
         let listen = listen_in(tx, server, &listens);
         let (_, signals) = try_join(replicate, listen).await?;
         for ruled in back {
-            self.replications.retry_ruled_in(tx, op, ruled).await?;
+            // Rare, and large.
+            Box::pin(self.replications.retry_ruled_in(tx, op, ruled)).await?;
         }
         if !signals.is_empty() {
             let ty = self.listeners.job_type();
