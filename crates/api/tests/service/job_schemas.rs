@@ -233,6 +233,25 @@ async fn responses_are_as_their_schemas_say() {
     let example = "/_jobs/mail/_failures";
     checker.ask("get", path, example, Value::Null).await;
     let id = job["id"].as_str().unwrap();
+    reading_and_retrying(&mut checker, id).await;
+    schedules_and_tokens(&mut checker).await;
+    for name in [
+        "progress",
+        "waits_for",
+        "settings",
+        "attempts",
+        "zone",
+        "cron",
+        "every_sec",
+        "shares",
+        "results",
+    ] {
+        assert!(checker.seen.contains(name), "{name} was in no response");
+    }
+}
+
+async fn reading_and_retrying(checker: &mut Checker<'_>, id: &str) {
+    let ty = "/_jobs/{type}";
     let example = format!("/_jobs/mail/{id}");
     let path = "/_jobs/{type}/{id}";
     checker.ask("get", path, &example, Value::Null).await;
@@ -255,20 +274,6 @@ async fn responses_are_as_their_schemas_say() {
     let path = "/_jobs/{type}/{id}";
     checker.ask("delete", path, &example, Value::Null).await;
     checker.ask("delete", ty, "/_jobs/news", Value::Null).await;
-    schedules_and_tokens(&mut checker).await;
-    for name in [
-        "progress",
-        "waits_for",
-        "settings",
-        "attempts",
-        "zone",
-        "cron",
-        "every_sec",
-        "shares",
-        "results",
-    ] {
-        assert!(checker.seen.contains(name), "{name} was in no response");
-    }
 }
 
 async fn schedules_and_tokens(checker: &mut Checker<'_>) {
