@@ -240,12 +240,11 @@ impl<'a> Follower<'a> {
         let look = |begun: Option<Sweep>| {
             let server = &server;
             Box::pin(async move {
-                let mut sweep = match begun {
-                    Some(sweep) => sweep,
-                    None => {
-                        sleep(options.sweep()).await;
-                        Sweep::new(Some(FEED_DELAY))
-                    }
+                let mut sweep = if let Some(sweep) = begun {
+                    sweep
+                } else {
+                    sleep(options.sweep()).await;
+                    Sweep::new(Some(FEED_DELAY))
                 };
                 let found = sweep.next(replications, (server, connection)).await;
                 (sweep, found)
