@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn neighbours_are_joined() {
         assert_eq!(runs(vec![7, 3, 9, 4, 8, 5]), [3..6, 7..10]);
-        assert_eq!(runs(vec![2, 2]), [2..3]);
+        assert_eq!(runs(vec![4, 2, 2]), [2..3, 4..5]);
         assert!(runs(Vec::new()).is_empty());
     }
 }
