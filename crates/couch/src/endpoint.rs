@@ -353,11 +353,14 @@ impl Endpoint {
     /// A database of this server, with the same credentials.
     pub fn database(&self, name: &str) -> Option<Self> {
         let mut url = self.url.clone();
-        url.path_segments_mut()
-            .ok()?
-            .pop_if_empty()
-            .push(name)
-            .push("");
+        url.path_segments_mut().ok()?.pop_if_empty();
+        let server = url.path().len();
+        url.path_segments_mut().ok()?.push(name).push("");
+        // In a path, CouchDB decodes `+` to a space.
+        let path = url.path().to_owned();
+        if let Some((server, database)) = path.split_at_checked(server) {
+            url.set_path(&[server, &database.replace('+', "%2B")].concat());
+        }
         url.set_query(None);
         url.set_fragment(None);
         Some(self.moved(url))

@@ -373,6 +373,19 @@ fn a_database_has_a_server() {
 }
 
 #[test]
+fn a_server_has_databases() {
+    let database = |url: &str, name: &str| {
+        let database = Endpoint::from_url(url).unwrap().database(name).unwrap();
+        database.url_text().to_owned()
+    };
+    assert_eq!(database("http://h", "db"), "http://h/db/");
+    assert_eq!(
+        database("http://h/a+b/?x=y", "a/b+c$d"),
+        "http://h/a+b/a%2Fb%2Bc$d/"
+    );
+}
+
+#[test]
 fn what_no_server_takes_is_refused() {
     let long = |bytes: usize| format!("http://h/?{}", "a".repeat(bytes - "http://h/?".len()));
     assert!(Endpoint::from_url(&long(URL_BYTES_MAX)).is_ok());

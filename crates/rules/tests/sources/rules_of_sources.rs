@@ -355,3 +355,38 @@ async fn loops_of_receivers_end() {
     let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
     assert_eq!(call.unwrap().unwrap().doc_id, "other");
 }
+
+/// The names of databases stand in URLs, ids of jobs and variables.
+#[tokio::test]
+async fn databases_of_any_name_are_called_about() {
+    let mut world = World::new().await;
+    let name = "team/shop+eu/$x";
+    world.peer.create_database(name).unwrap();
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    let url = "http://127.0.0.1:1/${db_name}/${part}/${change.id}";
+    let rule = |block: bool| {
+        json!({
+            "type": "on_change", "match": {"database": "^team/(?<part>.+)$"}, "url": url, "since": 0,
+            "block": block, "method": "POST", "params": {"db": "$db_name"},
+        })
+    };
+    world.rule("x", Some(&rule(true))).await;
+    world.rule("y", Some(&rule(false))).await;
+    world.until_seeded(2).await;
+    world.peer.put(name, r#"{"_id":"a/b"}"#).unwrap();
+    let mut rules = Vec::new();
+    for _ in 0..2 {
+        let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+        let call = call.unwrap().unwrap();
+        assert_eq!((&*call.db, &*call.doc_id), (name, "a/b"));
+        assert_eq!(
+            call.url,
+            "http://127.0.0.1:1/team%2Fshop%2Beu%2F%24x/shop%2Beu%2F%24x/a%2Fb"
+        );
+        assert_eq!(call.body, Some(json!({"db": name}).to_string()));
+        rules.push(call.rule);
+    }
+    rules.sort();
+    assert_eq!(rules, ["x", "y"]);
+}
