@@ -22,7 +22,7 @@ pub(crate) use asleep::{Asleep, Wake};
 pub(crate) use label::{Census, counted, label, waiting};
 pub(crate) use origin::{Origin, tenant_named};
 pub(crate) use remote::{REMOTES, remote_of, remote_pool};
-pub use remote::{Remote, remote_document, remote_name};
+pub use remote::{Remote, RemoteId, remote_document, remote_name};
 use replication::engine::Resume;
 use replication::params::{Defaults, Grant, Invalid, Replication};
 pub(crate) use spec::{Shown, Spec};

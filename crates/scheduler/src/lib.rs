@@ -59,7 +59,7 @@ pub use create::{
     Answer, Asked, Caller, DocumentHook, Ended, Failure, Meaning, Prepared, Rank, Ruled, Sealed,
     Started, Writer, count_seals,
 };
-pub use data::{JobState, Remote, remote_document, remote_name};
+pub use data::{JobState, Remote, RemoteId, remote_document, remote_name};
 pub use events::{Event, EventKind, Events};
 pub use fault::ServiceError;
 pub use limits::{ServerLimit, StartsLimit};
@@ -69,7 +69,7 @@ pub use server::{Load, Server, ServerSetup};
 pub use service::{JOB_TIMEOUT, JOB_TYPE, Replications, Scanned, Secrets, Setup};
 pub use snapshot::{RowState, hint};
 pub use view::{
-    Column, DocsPage, DocsQuery, JobsPage, JobsQuery, RemoteId, RemoteState, TableQuery,
-    TasksCursor, VISITS_MAX,
+    Column, DocsPage, DocsQuery, JobsPage, JobsQuery, RemoteState, TableQuery, TasksCursor,
+    VISITS_MAX,
 };
 pub use wake::{Following, Sleeper};

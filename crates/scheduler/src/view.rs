@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use store::{RangeOptions, Transaction};
 
 pub use docs::{DocsPage, DocsQuery};
-pub use remotes::{RemoteId, RemoteState};
+pub use remotes::RemoteState;
 pub use table::{Column, TableQuery};
 
 use crate::data::{JobData, JobState, Origin, Outage, iso};

@@ -1,5 +1,6 @@
 //! What jobs know of the remotes that ask for them.
 
+use docstore::InstanceId;
 use jobs::LimitName;
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,14 @@ pub(crate) fn remote_pool(name: &str) -> jobs::Result<LimitName> {
 pub(crate) fn remote_of(limit: &LimitName) -> Option<&str> {
     let name = std::str::from_utf8(limit.as_bytes()).ok()?;
     name.strip_prefix(REMOTES)?.strip_prefix('|')
+}
+
+/// The remote whose replications are shown.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteId<'a> {
+    pub instance: InstanceId,
+    pub doc_id: &'a str,
+    pub rev: &'a str,
 }
 
 #[cfg(test)]

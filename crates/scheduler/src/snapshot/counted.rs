@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::lasts;
-use crate::view::RemoteId;
+use crate::data::RemoteId;
 
 /// Remotes, and their earlier revisions, whose numbers are kept.
 const SLOTS_MAX: usize = 2_000;

@@ -5,13 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use docstore::InstanceId;
 use jobs::{Cursor, JobInfo, Listed, State};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::create::of_rule;
-use crate::data::{JobData, JobState, Origin, iso, job_text, remote_of};
+use crate::data::{JobData, JobState, Origin, RemoteId, iso, job_text, remote_of};
 use crate::fault::ServiceError;
 use crate::limits;
 use crate::service::Replications;
@@ -20,14 +19,6 @@ use crate::view::VISITS_MAX;
 
 /// Jobs per transaction.
 const PAGE: usize = 500;
-
-/// The remote whose replications are shown.
-#[derive(Clone, Copy, Debug)]
-pub struct RemoteId<'a> {
-    pub instance: InstanceId,
-    pub doc_id: &'a str,
-    pub rev: &'a str,
-}
 
 /// The state of a replication of a remote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

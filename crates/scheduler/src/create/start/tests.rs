@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::create::Ruled;
+use crate::data::RemoteId;
 use crate::data::{Asleep, Remote, Wake};
 use crate::service::Setup;
-use crate::view::RemoteId;
 use crate::wake::ASLEEP_MS;
 
 const DELAY_MS: i64 = 15_000;
