@@ -127,7 +127,8 @@ impl Replications {
                         if blind {
                             return Ok((row.id, Some(Value::Null)));
                         }
-                        let shown = self.doc_row_in(tx, db, &row.id, summaries).await?;
+                        let found = self.found_in(tx, db, &row.id).await?;
+                        let shown = found.map(|found| found.scheduler_doc(summaries.get(&row.id)));
                         let shown = shown.filter(|shown| matches(&query.states, shown));
                         Ok::<_, ServiceError>((row.id, shown))
                     }
@@ -163,33 +164,17 @@ impl Replications {
         if doc_id.starts_with("_design/") {
             return Err(ServiceError::Missing);
         }
-        let summaries = &self.summaries(db).await?;
-        let row = (self.0.jobs.store())
+        let found = (self.0.jobs.store())
             .transact("show_doc", |tx| async move {
-                self.doc_row_in(&tx, db, doc_id, summaries).await
+                self.found_in(&tx, db, doc_id).await
             })
             .await?;
-        row.ok_or(ServiceError::Missing)
-    }
-
-    /// The row of a document: from its job, or without a job from the document itself.
-    async fn doc_row_in(
-        &self,
-        tx: &Transaction,
-        db: &Db,
-        doc_id: &str,
-        summaries: &BTreeMap<String, Summary>,
-    ) -> Result<Option<Value>, ServiceError> {
-        let found = self.found_in(tx, db, doc_id).await?;
-        Ok(found.map(|found| match found {
-            Found::Job(seen) => seen.scheduler_doc(),
-            Found::Document { mut row, .. } => {
-                if let Some(summary) = summaries.get(doc_id) {
-                    summary.show(&mut row);
-                }
-                row
-            }
-        }))
+        let found = found.ok_or(ServiceError::Missing)?;
+        let summary = match &found {
+            Found::Job(_) => None,
+            Found::Document { .. } => self.summaries(db).await?.remove(doc_id),
+        };
+        Ok(found.scheduler_doc(summary.as_ref()))
     }
 
     pub(super) async fn found_in(
@@ -234,6 +219,19 @@ pub(super) enum Found {
 }
 
 impl Found {
+    /// The row: from its job, or without a job from the document itself and from the jobs of its rule.
+    fn scheduler_doc(self, summary: Option<&Summary>) -> Value {
+        match self {
+            Self::Job(seen) => seen.scheduler_doc(),
+            Self::Document { mut row, .. } => {
+                if let Some(summary) = summary {
+                    summary.show(&mut row);
+                }
+                row
+            }
+        }
+    }
+
     pub(super) fn row(self, causes: &mut Causes) -> Row {
         let (key, continuous, row) = match self {
             Self::Job(seen) => return seen.row((0.0, 0.0), causes),
