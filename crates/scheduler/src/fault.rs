@@ -55,6 +55,15 @@ impl ServiceError {
         })
     }
 
+    /// Others change the same rows so often that a transaction about fewer jobs may succeed.
+    pub fn is_contended(&self) -> bool {
+        use store::Error as Store;
+        matches!(
+            self.as_store_error(),
+            Some(Store::Conflict | Store::TooOld | Store::MaybeCommitted)
+        )
+    }
+
     /// The lock on the job was lost.
     pub(crate) fn is_halt(&self) -> bool {
         matches!(self, Self::Jobs(jobs::Error::Halt))

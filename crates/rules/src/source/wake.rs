@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, try_join_all};
 use scheduler::ServiceError;
-use store::{AsStoreError as _, Call, Error, Transaction};
+use store::{Call, Transaction};
 use tokio::time::Instant;
 
 use super::follower::{Follower, WAKES};
@@ -90,7 +90,7 @@ impl Follower<'_> {
         };
         let position = self.position.clone();
         let woken = match self.at_once(work, Some((&position, must_save))).await {
-            Err(error) if is_contended(&error) => {
+            Err(error) if error.is_contended() => {
                 let woken = self.in_parts(work).await?;
                 let position = Position {
                     woken: position.woken + woken,
@@ -115,7 +115,7 @@ impl Follower<'_> {
 
     async fn in_parts_if_contended(&self, work: Work<'_>) -> Result<u64, ServiceError> {
         match self.at_once(work, None).await {
-            Err(error) if is_contended(&error) && !work.is_one() => self.in_parts(work).await,
+            Err(error) if error.is_contended() && !work.is_one() => self.in_parts(work).await,
             done => done,
         }
     }
@@ -170,12 +170,4 @@ impl Follower<'_> {
             }
         }
     }
-}
-
-/// Whether less at a time may succeed.
-fn is_contended(error: &ServiceError) -> bool {
-    matches!(
-        error.as_store_error(),
-        Some(Error::Conflict | Error::TooOld | Error::MaybeCommitted)
-    )
 }

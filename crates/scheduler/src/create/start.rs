@@ -278,11 +278,8 @@ fn fitting(jobs: &[(JobId, usize)], max: usize) -> usize {
 
 /// Whether fewer jobs at once may succeed.
 fn is_crowded(error: &ServiceError) -> bool {
-    use store::Error as Store;
-    matches!(
-        error.as_store_error(),
-        Some(Store::Conflict | Store::TooOld | Store::TooLarge { .. } | Store::MaybeCommitted)
-    )
+    let too_large = matches!(error.as_store_error(), Some(store::Error::TooLarge { .. }));
+    too_large || error.is_contended()
 }
 
 /// Whether a pending job will run soon without being asked: it does not sleep, or its source has changed.
