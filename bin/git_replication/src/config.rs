@@ -4,7 +4,7 @@
 
 mod file;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

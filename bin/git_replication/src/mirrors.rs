@@ -343,7 +343,7 @@ async fn arrived(tx: &Transaction, id: &JobId) -> jobs::Result<Refs> {
     Ok(row.map_or_else(Refs::default, read))
 }
 
-fn decode(data: &Bytes) -> Option<Mirror> {
+pub(crate) fn decode(data: &Bytes) -> Option<Mirror> {
     serde_json::from_slice(data).ok()
 }
 
@@ -356,17 +356,11 @@ mod tests {
     use jobs::Holder;
 
     use super::*;
-
-    fn config(text: &str) -> Config {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("replication.config");
-        std::fs::write(&file, text).unwrap();
-        Config::read(&file).unwrap()
-    }
+    use crate::config::tests::read;
 
     #[tokio::test]
     async fn a_target_that_no_configuration_has_is_dropped_in_the_end() {
-        let config = config("[remote \"a\"]\nurl = /m/${name}\n");
+        let config = read("[remote \"a\"]\nurl = /m/${name}\n").unwrap();
         let project = crate::project::Project::new("app").unwrap();
         let targets: Vec<Target> = config.targets(&project).collect();
         let mirrors = Mirrors::open("memory:").await.unwrap();
@@ -401,7 +395,7 @@ mod tests {
             (b, vec!["b"]),
             (a, vec!["a"]),
         ] {
-            mirrors.limit(&config(&text)).await.unwrap();
+            mirrors.limit(&read(&text).unwrap()).await.unwrap();
             let limits = mirrors.jobs.limits(&mirrors.ty).await.unwrap();
             let expected = names.into_iter().map(|name| pool(name).unwrap());
             assert!(limits.into_keys().eq(expected));

@@ -158,14 +158,13 @@ mod tests {
     use jobs::{Finish, Holder};
 
     use super::*;
+    use crate::config::tests::read;
+    use crate::mirrors::decode;
     use crate::push::{self, Class};
 
     #[tokio::test]
     async fn what_was_not_pushed_is_not_told_as_pushed() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("replication.config");
-        std::fs::write(&file, "[remote \"a\"]\nurl = /m/${name}\n").unwrap();
-        let config = Config::read(&file).unwrap();
+        let config = read("[remote \"a\"]\nurl = /m/${name}\n").unwrap();
         let project = Project::new("app").unwrap();
         let target = config.targets(&project).next().unwrap();
         let mirrors = Mirrors::open("memory:").await.unwrap();
@@ -188,17 +187,13 @@ mod tests {
         ];
         for (end, told) in ends {
             let given_up = matches!(told, Some(Err(told)) if told.ends_with("given up"));
-            let before = mirrors
-                .info(&target)
-                .await
-                .unwrap()
-                .map_or(0, |info| info.attempts);
+            let before = mirrors.info(&target).await.unwrap();
+            let before = before.map_or(0, |info| info.attempts);
             mirrors.notify(targets, &none, When::Now).await.unwrap();
             assert_eq!(outcome(Some(info().await), before), None);
             let accepted = jobs.accept(mirrors.ty(), &holder, 1).await.unwrap().jobs;
             assert_eq!(outcome(Some(info().await), before), None);
-            let mut mirror: crate::mirrors::Mirror =
-                serde_json::from_slice(&accepted[0].data).unwrap();
+            let mut mirror = decode(&accepted[0].data).unwrap();
             mirror.failed = given_up.then_some((Class::Unknown, 10));
             let remote = config.remote("a");
             let finish = mirrors.end(&accepted[0].job, mirror, end, remote).await;

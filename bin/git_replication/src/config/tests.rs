@@ -2,7 +2,8 @@ use std::fs;
 
 use super::*;
 
-fn read(text: &str) -> Result<Config, String> {
+/// The configuration in a file with this text. Errors are without the file's directory.
+pub(crate) fn read(text: &str) -> Result<Config, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("replication.config");
     fs::write(&file, text).unwrap();

@@ -1,26 +1,10 @@
 //! Databases of rules that are deleted, and made anew.
 
 use jobs::{Query, State};
-use rules::source::{FeedKind, SourceOptions};
+use rules::source::SourceOptions;
 use serde_json::{Value, json};
 
-use crate::edges::LOSES_ALL;
-use crate::fixture::World;
-
-fn quick() -> SourceOptions {
-    SourceOptions {
-        sweep_sec: 1,
-        ..SourceOptions::default()
-    }
-}
-
-fn without_feed() -> SourceOptions {
-    SourceOptions {
-        feed: FeedKind::DbsInfo,
-        poll_sec: 1,
-        ..SourceOptions::default()
-    }
-}
+use crate::fixture::{LOSES_ALL, Node, World, quick, without_feed};
 
 /// A rule that copies `a` to `b`, and sleeps.
 async fn copies(world: &World) {
@@ -42,6 +26,25 @@ async fn sweeps(world: &World) {
     let asked = || world.peer.count("POST", "/_dbs_info");
     let before = asked();
     world.until(async || asked() > before + 4).await;
+}
+
+/// A rule about `b` makes looks visible, and `a`, which has been copied, is deleted.
+async fn deleted(world: &World, options: SourceOptions, feed: &str) -> Node {
+    let node = world.node(options).await;
+    world.until_followed(feed).await;
+    copies(world).await;
+    listens_to_b(world).await;
+    world.peer.delete_database("a").unwrap();
+    node
+}
+
+/// It is forgotten, and copied again once it is there.
+async fn is_forgotten(world: &World) {
+    world.until(async || !has_job(world).await).await;
+    sweeps(world).await;
+    assert!(!has_job(world).await);
+    make_anew(world);
+    world.until_copied("late").await;
 }
 
 async fn listens_to_b(world: &World) {
@@ -86,16 +89,8 @@ fn make_anew(world: &World) {
 #[tokio::test]
 async fn a_deleted_database_is_not_replicated() {
     let world = World::new().await;
-    let _node = world.node(quick()).await;
-    world.until_followed("db_updates").await;
-    copies(&world).await;
-    listens_to_b(&world).await;
-    world.peer.delete_database("a").unwrap();
-    world.until(async || !has_job(&world).await).await;
-    sweeps(&world).await;
-    assert!(!has_job(&world).await);
-    make_anew(&world);
-    world.until_copied("late").await;
+    let _node = deleted(&world, quick(), "db_updates").await;
+    is_forgotten(&world).await;
 }
 
 /// The event that it was deleted was lost, so that its replication failed.
@@ -120,11 +115,7 @@ async fn a_created_database_ends_the_back_off() {
 #[tokio::test]
 async fn a_database_that_is_found_again_ends_the_back_off() {
     let world = World::new().await;
-    let _node = world.node(without_feed()).await;
-    world.until_followed("dbs_info").await;
-    copies(&world).await;
-    listens_to_b(&world).await;
-    world.peer.delete_database("a").unwrap();
+    let _node = deleted(&world, without_feed(), "dbs_info").await;
     until_crashing(&world).await;
     back_off(&world).await;
     sweeps(&world).await;
@@ -136,11 +127,7 @@ async fn a_database_that_is_found_again_ends_the_back_off() {
 #[tokio::test]
 async fn a_database_that_stays_away_is_forgotten() {
     let world = World::new().await;
-    let _node = world.node(without_feed()).await;
-    world.until_followed("dbs_info").await;
-    copies(&world).await;
-    listens_to_b(&world).await;
-    world.peer.delete_database("a").unwrap();
+    let _node = deleted(&world, without_feed(), "dbs_info").await;
     until_crashing(&world).await;
     let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
     let id = job(&world).await;
@@ -150,9 +137,5 @@ async fn a_database_that_stays_away_is_forgotten() {
     data["missing_since"] = (since - 300).into();
     let data = jobs::encode(&data).unwrap();
     jobs.resubmit(ty, &id, Some(0), Some(data)).await.unwrap();
-    world.until(async || !has_job(&world).await).await;
-    sweeps(&world).await;
-    assert!(!has_job(&world).await);
-    make_anew(&world);
-    world.until_copied("late").await;
+    is_forgotten(&world).await;
 }

@@ -2,32 +2,12 @@
 
 use std::time::Duration;
 
-use peer::{Fault, Faults, FeedFaults, On};
+use peer::{Faults, On};
 use rules::source::{FeedKind, SourceOptions};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::fixture::World;
-
-pub(crate) const LOSES_ALL: FeedFaults = FeedFaults {
-    lose: 1_000,
-    repeat: 0,
-    reorder: 0,
-};
-
-fn without_sweeps() -> SourceOptions {
-    SourceOptions {
-        sweep_sec: 86_400,
-        ..SourceOptions::default()
-    }
-}
-
-fn answers(status: u16) -> Fault {
-    Fault::Status {
-        status,
-        retry_after: None,
-    }
-}
+use crate::fixture::{LOSES_ALL, World, answers, no_feeds, quick, without_feed, without_sweeps};
 
 fn copying(world: &World, from: &str, to: &str) -> Value {
     json!({
@@ -50,21 +30,14 @@ async fn next_url(world: &mut World) -> String {
 #[tokio::test]
 async fn a_missing_feed_is_like_a_forbidden_one() {
     let world = World::new().await;
-    world.peer.set_faults(Faults::script([
-        (On::any("/_db_updates"), answers(404)),
-        (On::any("/_global_changes/*"), answers(404)),
-    ]));
+    world.peer.set_faults(no_feeds(404));
     let options = SourceOptions {
         poll_sec: 1,
         ..SourceOptions::default()
     };
     let _node = world.node(options).await;
     world.until_followed("dbs_info").await;
-    world.copy("early").await;
-    world.until_asleep(1).await;
-    world.change("late");
-    world.until_copied("late").await;
-    world.until_asleep(2).await;
+    world.follows_a_change().await;
 }
 
 /// A server that does not know the position any more may have lost any event.
@@ -110,13 +83,8 @@ async fn names_with_slashes_are_followed() {
     until_rule_sleeps(&world, "copy").await;
     world.peer.set_feed_faults(1, LOSES_ALL);
     world.peer.put("x/y", r#"{"_id":"two"}"#).unwrap();
-    let options = SourceOptions {
-        feed: FeedKind::DbsInfo,
-        poll_sec: 1,
-        ..SourceOptions::default()
-    };
     node.stop().await;
-    let _node = world.node(options).await;
+    let _node = world.node(without_feed()).await;
     world.until_copied("two").await;
     assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/x%2Fy/two");
 }
@@ -155,8 +123,7 @@ async fn excluded_databases_are_no_misses() {
     let world = World::new().await;
     let options = SourceOptions {
         exclude: vec!["^a$".to_owned()],
-        sweep_sec: 1,
-        ..SourceOptions::default()
+        ..quick()
     };
     let _node = world.node(options).await;
     world.copy("early").await;
@@ -181,8 +148,7 @@ async fn rules_are_not_about_excluded_databases() {
     let mut world = World::new().await;
     let options = |exclude: &[&str]| SourceOptions {
         exclude: exclude.iter().map(|&name| name.to_owned()).collect(),
-        sweep_sec: 1,
-        ..SourceOptions::default()
+        ..quick()
     };
     let calls = json!({"type": "on_change", "url": "http://127.0.0.1:1/${db_name}/${change.id}"});
     world.rule("call", Some(&calls)).await;

@@ -7,11 +7,11 @@ use couch::{EgressOptions, Network, NetworkOptions};
 use docstore::{Db, DocStore, Edit, EditMode, ReadOptions};
 use document::doc::Doc;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Op};
-use peer::Peer;
+use peer::{Fault, FeedFaults, On, Peer};
 use replication::engine::Budget;
 use rules::rule::call::{Attempt, Call, Outcome};
 use rules::rule::{Answer, Listeners, Listening, RuleWatcher, Rules, Sender};
-use rules::source::{Followers, RuleBook, SourceOptions, list};
+use rules::source::{FeedKind, Followers, RuleBook, SourceOptions, list};
 use scheduler::{Options, PasswordCell, Rank, Replications, Server, ServerSetup, Setup, Writer};
 use serde_json::{Value, json};
 use store::{FaultControl, Faults, KeyRange, RangeOptions, Store, Transaction};
@@ -21,6 +21,50 @@ use tokio_util::sync::CancellationToken;
 
 /// Longer than anything takes unless it hangs.
 const TIMEOUT: Duration = Duration::from_mins(1);
+
+pub(crate) const LOSES_ALL: FeedFaults = FeedFaults {
+    lose: 1_000,
+    repeat: 0,
+    reorder: 0,
+};
+
+/// With frequent comparisons of sequences.
+pub(crate) fn quick() -> SourceOptions {
+    SourceOptions {
+        sweep_sec: 1,
+        ..SourceOptions::default()
+    }
+}
+
+pub(crate) fn without_sweeps() -> SourceOptions {
+    SourceOptions {
+        sweep_sec: 86_400,
+        ..SourceOptions::default()
+    }
+}
+
+pub(crate) fn without_feed() -> SourceOptions {
+    SourceOptions {
+        feed: FeedKind::DbsInfo,
+        poll_sec: 1,
+        ..SourceOptions::default()
+    }
+}
+
+pub(crate) fn answers(status: u16) -> Fault {
+    Fault::Status {
+        status,
+        retry_after: None,
+    }
+}
+
+/// A server with these answers instead of a feed.
+pub(crate) fn no_feeds(status: u16) -> peer::Faults {
+    peer::Faults::script([
+        (On::any("/_db_updates"), answers(status)),
+        (On::any("/_global_changes/*"), answers(status)),
+    ])
+}
 
 pub(crate) struct World {
     store: Store,
@@ -299,6 +343,15 @@ impl World {
         let so = tokio::time::timeout(TIMEOUT, look).await;
         let (row, source) = (self.row().await, self.source().await);
         assert!(so.is_ok(), "{row:#}\n{source:#}");
+    }
+
+    /// A replication copies what is there, falls asleep, and is woken by a change.
+    pub(crate) async fn follows_a_change(&self) {
+        self.copy("early").await;
+        self.until_asleep(1).await;
+        self.change("late");
+        self.until_copied("late").await;
+        self.until_asleep(2).await;
     }
 
     pub(crate) async fn until_followed(&self, feed: &str) {

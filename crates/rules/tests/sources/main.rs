@@ -10,18 +10,11 @@ mod rules_of_sources;
 mod spiegel;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use peer::{Fault, Faults, On};
+use peer::{Faults, On};
 use rules::source::{FeedKind, SourceOptions};
 use serde_json::{Value, json};
 
-use fixture::World;
-
-fn forbidden() -> Fault {
-    Fault::Status {
-        status: 403,
-        retry_after: None,
-    }
-}
+use fixture::{World, answers, no_feeds};
 
 #[tokio::test]
 async fn a_change_wakes_what_sleeps() {
@@ -77,10 +70,7 @@ async fn another_node_goes_on_where_the_last_one_stopped() {
 #[tokio::test]
 async fn sequences_are_compared_without_a_feed() {
     let world = World::new().await;
-    world.peer.set_faults(Faults::script([
-        (On::any("/_db_updates"), forbidden()),
-        (On::any("/_global_changes/*"), forbidden()),
-    ]));
+    world.peer.set_faults(no_feeds(403));
     let options = SourceOptions {
         poll_sec: 1,
         ..SourceOptions::default()
@@ -92,11 +82,7 @@ async fn sequences_are_compared_without_a_feed() {
         reason.contains("403") || reason.contains("forbidden"),
         "{reason}"
     );
-    world.copy("early").await;
-    world.until_asleep(1).await;
-    world.change("late");
-    world.until_copied("late").await;
-    world.until_asleep(2).await;
+    world.follows_a_change().await;
 }
 
 #[tokio::test]
@@ -136,11 +122,7 @@ async fn a_feed_that_loses_updates_is_found_out() {
     };
     let _node = world.node(options).await;
     world.until_followed("global_changes").await;
-    world.copy("early").await;
-    world.until_asleep(1).await;
-    world.change("late");
-    world.until_copied("late").await;
-    world.until_asleep(2).await;
+    world.follows_a_change().await;
     world
         .until(async || world.source().await["missed"] == 1)
         .await;
@@ -155,9 +137,9 @@ async fn what_cannot_be_followed_lets_nothing_sleep() {
     world.until_asleep(1).await;
     node.stop().await;
     world.peer.set_faults(Faults::script([
-        (On::any("/_db_updates"), forbidden()),
-        (On::any("/_global_changes/*"), forbidden()),
-        (On::any("/_dbs_info"), forbidden()),
+        (On::any("/_db_updates"), answers(403)),
+        (On::any("/_global_changes/*"), answers(403)),
+        (On::any("/_dbs_info"), answers(403)),
     ]));
     let _node = world.node(SourceOptions::default()).await;
     world
@@ -177,7 +159,7 @@ async fn a_feed_that_opens_late_wakes_what_sleeps() {
     let world = World::new().await;
     world
         .peer
-        .set_faults(Faults::script([(On::any("/_db_updates"), forbidden())]));
+        .set_faults(Faults::script([(On::any("/_db_updates"), answers(403))]));
     let options = || SourceOptions {
         feed: FeedKind::DbUpdates,
         ..SourceOptions::default()

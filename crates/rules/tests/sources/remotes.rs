@@ -5,18 +5,10 @@ use std::time::Duration;
 use jobs::{Query, State};
 use peer::{Fault, Faults, On};
 use rules::rule::{Compiled, Rules};
-use rules::source::SourceOptions;
 use scheduler::RemoteState;
 use serde_json::{Value, json};
 
-use crate::fixture::World;
-
-fn quick() -> SourceOptions {
-    SourceOptions {
-        sweep_sec: 1,
-        ..SourceOptions::default()
-    }
-}
+use crate::fixture::{World, quick};
 
 /// A remote without delays, with these members besides.
 fn remote(world: &World, more: &Value) -> Value {

@@ -9,20 +9,7 @@ use scheduler::Passwords;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::fixture::World;
-
-const LOSES_ALL: FeedFaults = FeedFaults {
-    lose: 1_000,
-    repeat: 0,
-    reorder: 0,
-};
-
-fn quick() -> SourceOptions {
-    SourceOptions {
-        sweep_sec: 1,
-        ..SourceOptions::default()
-    }
-}
+use crate::fixture::{LOSES_ALL, World, quick, without_sweeps};
 
 fn is_copied(world: &World, target: &str, id: &str) -> bool {
     matches!(world.peer.get(target, id), Ok(Some(_)))
@@ -170,13 +157,9 @@ async fn d8_work_that_failed_is_done_again() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _recording = metrics::set_default_local_recorder(&recorder);
     let mut world = World::new().await;
-    let without_sweeps = SourceOptions {
-        sweep_sec: 86_400,
-        ..SourceOptions::default()
-    };
     let rule = json!({"type": "on_change", "url": "http://127.0.0.1:1/${change.id}"});
     world.rule("x", Some(&rule)).await;
-    let _node = world.node(without_sweeps).await;
+    let _node = world.node(without_sweeps()).await;
     world.until_seeded(1).await;
     world.faults.set_full(true);
     world.change("one");
@@ -197,10 +180,6 @@ async fn d8_work_that_failed_is_done_again() {
 #[tokio::test]
 async fn a_node_does_not_skip_events_before_it_knows_the_rules() {
     let mut world = World::new().await;
-    let without_sweeps = || SourceOptions {
-        sweep_sec: 86_400,
-        ..SourceOptions::default()
-    };
     let rule = json!({"type": "on_change", "url": "http://127.0.0.1:1/${change.id}"});
     world.rule("x", Some(&rule)).await;
     let node = world.node(without_sweeps()).await;

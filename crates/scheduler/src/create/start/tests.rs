@@ -12,8 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::create::Ruled;
-use crate::data::RemoteId;
-use crate::data::{Asleep, Remote, Wake};
+use crate::data::{Asleep, Remote, RemoteId, Wake};
 use crate::service::Setup;
 use crate::wake::ASLEEP_MS;
 
@@ -41,6 +40,13 @@ impl World {
             db,
             holder,
         }
+    }
+
+    /// A world whose remote has one database.
+    async fn with_one() -> Self {
+        let world = Self::new(&Store::open("memory:").await.unwrap()).await;
+        world.ask(0..1).await;
+        world
     }
 
     fn of(&self) -> (InstanceId, &'static str) {
@@ -127,6 +133,13 @@ impl World {
         (ended.completed, ended.failed, asked.len())
     }
 
+    /// The next run copies everything, which is what is waited for.
+    async fn completes(&self, asked: &mut VecDeque<Asked>) {
+        let run = self.claim().await;
+        self.end(&run, JobState::Running, ASLEEP_MS).await;
+        assert_eq!(self.ended(asked).await, (1, 0, 0));
+    }
+
     async fn waiting(&self) -> Value {
         let remote = RemoteId {
             instance: self.db.instance(),
@@ -154,9 +167,7 @@ fn asleep() -> Asleep {
 
 #[tokio::test(start_paused = true)]
 async fn runs_that_copied_nothing_have_not_completed() {
-    let store = Store::open("memory:").await.unwrap();
-    let world = World::new(&store).await;
-    world.ask(0..1).await;
+    let world = World::with_one().await;
     let mut asked = world.start(true).await;
     assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
     // Its node stops, or it gets the limits that it lacks.
@@ -169,9 +180,7 @@ async fn runs_that_copied_nothing_have_not_completed() {
     let returned = Finish::returned(0);
     let _ = world.jobs().finish(&run.job, returned).await.unwrap();
     assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
-    let run = world.claim().await;
-    world.end(&run, JobState::Running, ASLEEP_MS).await;
-    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+    world.completes(&mut asked).await;
 
     let mut asked = world.start(true).await;
     let run = world.claim().await;
@@ -182,9 +191,7 @@ async fn runs_that_copied_nothing_have_not_completed() {
 /// What its data says of an earlier run means nothing.
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_node_is_killed_has_not_ended() {
-    let store = Store::open("memory:").await.unwrap();
-    let world = World::new(&store).await;
-    world.ask(0..1).await;
+    let world = World::with_one().await;
     let run = world.claim().await;
     world.end(&run, JobState::Crashing, ASLEEP_MS - 1).await;
     let mut asked = world.start(true).await;
@@ -203,33 +210,25 @@ async fn a_run_whose_node_is_killed_has_not_ended() {
     let end = world.info().await.last.and_then(|last| last.end);
     assert_eq!(end.map(|end| end.outcome), Some(Outcome::Stalled));
     assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
-    let run = world.claim().await;
-    world.end(&run, JobState::Running, ASLEEP_MS).await;
-    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+    world.completes(&mut asked).await;
     stop.cancel();
     maintenance.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_that_runs_is_waited_for_once_more() {
-    let store = Store::open("memory:").await.unwrap();
-    let world = World::new(&store).await;
-    world.ask(0..1).await;
+    let world = World::with_one().await;
     let run = world.claim().await;
     let mut asked = world.start(true).await;
     world.end(&run, JobState::Running, ASLEEP_MS).await;
     assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
-    let run = world.claim().await;
-    world.end(&run, JobState::Running, ASLEEP_MS).await;
-    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+    world.completes(&mut asked).await;
 }
 
 /// An edit of the remote replaces its jobs, whose runs count from one.
 #[tokio::test(start_paused = true)]
 async fn the_job_of_an_edited_remote_is_waited_for() {
-    let store = Store::open("memory:").await.unwrap();
-    let world = World::new(&store).await;
-    world.ask(0..1).await;
+    let world = World::with_one().await;
     for _ in 0..3 {
         let run = world.claim().await;
         world.end(&run, JobState::Running, 0).await;
@@ -244,17 +243,13 @@ async fn the_job_of_an_edited_remote_is_waited_for() {
     let created = world.jobs().store().transact("rule", ask).await.unwrap();
     assert_eq!(created, 1);
     assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
-    let run = world.claim().await;
-    world.end(&run, JobState::Running, ASLEEP_MS).await;
-    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+    world.completes(&mut asked).await;
 }
 
 /// Only `now` runs one that waits after a failure before its next try.
 #[tokio::test(start_paused = true)]
 async fn a_start_shortens_a_back_off_only_if_it_says_so() {
-    let store = Store::open("memory:").await.unwrap();
-    let world = World::new(&store).await;
-    world.ask(0..1).await;
+    let world = World::with_one().await;
     let run = world.claim().await;
     let due_ms = world.jobs().clock().now_ms() + RETRY_MS;
     world.end(&run, JobState::Crashing, due_ms).await;
@@ -264,9 +259,7 @@ async fn a_start_shortens_a_back_off_only_if_it_says_so() {
     assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
     world.start(true).await;
     assert_eq!(world.info().await.due_ms, 0);
-    let run = world.claim().await;
-    world.end(&run, JobState::Running, ASLEEP_MS).await;
-    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+    world.completes(&mut asked).await;
 }
 
 #[tokio::test(start_paused = true)]
