@@ -178,7 +178,7 @@ async fn what_is_refused_says_why() {
     assert!(matches!(Client::new("ftp://a"), Err(Error::Url(_))));
 }
 
-/// A service that gives one job, and cannot store the first heartbeat with progress. Tells of those that come later.
+/// A service with one job, which fails to store the first heartbeat with progress and passes later ones to the test.
 async fn unsteady(told: tokio::sync::mpsc::UnboundedSender<Value>) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();

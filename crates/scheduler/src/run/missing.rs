@@ -1,5 +1,5 @@
-//! Replications of rules whose source is missing. They fail for a while, and are forgotten then: who follows the source
-//! asks for them again once it is there.
+//! Replications of rules whose source is missing. They fail for a while, and are forgotten then: the node that
+//! follows the source asks for them again once it is there.
 
 use jobs::Op;
 use serde_json::Value;
@@ -31,8 +31,8 @@ impl JobData {
 }
 
 impl Work<'_> {
-    /// Whether a run that failed was the last one because its source stays away. A creator who requested another run knows
-    /// better.
+    /// Whether a run that failed was the last one because its source stays away. A run that a creator has
+    /// requested takes place anyway.
     pub(super) async fn is_forgotten_in(
         &self,
         tx: &Transaction,
@@ -57,7 +57,7 @@ impl Work<'_> {
         let Ok(replication) = self.replication(data)? else {
             return Ok(false);
         };
-        // Nobody would ask for it again if the server were not followed.
+        // Without a follower of the server, no event would ask for it again.
         let Some((server, _)) = replication.source.server() else {
             return Ok(false);
         };

@@ -67,7 +67,7 @@ impl Contended {
         self.waited.get(&named).copied().unwrap_or_default()
     }
 
-    /// Whether a slot is free once its row is gone, and nobody waits for it.
+    /// Whether a slot is free once its row is gone, and no job waits for it.
     fn ends_there(&self, Freed { ty, slot, .. }: &Freed) -> bool {
         let rule = self.rules.get(ty).map(|rules| rules.of(&slot.0));
         let plain = rule.is_some_and(|Rule { limit, over, .. }| {

@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// Jobs have waited for the limits, and do not any more. Whoever frees slots remembers it.
+    /// Jobs have waited for the limits, and do not any more. The process that frees slots remembers it.
     async fn mark(&self) {
         self.jobs.known_limits().wait(&self.ty);
         for name in [limit(), self.other_limit()] {
