@@ -5,7 +5,7 @@
 
 use std::iter::Peekable;
 
-use couch::{Attachments, BulkGet, Document, Fetched, WantedRev};
+use couch::{Attachments, BulkGet, DocId, Document, Fetched, Rev, WantedRev};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
@@ -270,20 +270,10 @@ impl<'a> BulkRead<'a> {
         Ok(None)
     }
 
-    /// Matches a received document to its request. In place of one revision a newer one will do, but not an older one;
-    /// of leaves that came together, it is unknown which of them a newer one replaces.
     fn take(&mut self, index: usize, document: &Document) -> Option<Wanted> {
-        let rev = document.rev.as_ref()?;
-        let part = self.parts.get_mut(index)?;
-        let newer_will_do = !part.is_all_leaves;
-        let fits = |wanted: &Wanted| {
-            document.id == wanted.id
-                && (*rev == wanted.rev
-                    || newer_will_do && rev.generation() >= wanted.rev.generation())
-        };
-        let index = part.wanted.iter().position(fits)?;
-        self.leaves.1 += usize::from(part.is_all_leaves);
-        Some(part.wanted.swap_remove(index))
+        let (wanted, is_leaf) = take(&mut self.parts, index, &document.id, document.rev.as_ref()?)?;
+        self.leaves.1 += usize::from(is_leaf);
+        Some(wanted)
     }
 
     fn fail(&mut self, error: couch::Error) -> Result<(), Error> {
@@ -309,6 +299,34 @@ impl<'a> BulkRead<'a> {
             others.into_iter().flat_map(wanted).collect(),
         )
     }
+}
+
+/// Matches a received document to its request, and tells whether all leaves were requested. In place of one revision a newer
+/// one will do, but not an older one; of leaves that came together, it is unknown which of them a newer one replaces.
+///
+/// Servers may return revisions of one document in any order, so `index` says only which document it is. What a revision
+/// was requested as comes first: a leaf must not be taken for the newer one of another, which would never be read.
+fn take(parts: &mut [Part], index: usize, id: &DocId, rev: &Rev) -> Option<(Wanted, bool)> {
+    let is_same = |wanted: &Wanted| wanted.id == *id && wanted.rev == *rev;
+    let has_same = |part: &Part| part.wanted.iter().any(is_same);
+    let index = if parts.get(index).is_some_and(has_same) {
+        index
+    } else {
+        parts.iter().position(has_same).unwrap_or(index)
+    };
+    let part = parts.get_mut(index)?;
+    let newer_will_do = !part.is_all_leaves;
+    let is_newer =
+        |wanted: &Wanted| wanted.id == *id && rev.generation() >= wanted.rev.generation();
+    let same = part.wanted.iter().position(is_same);
+    let newer = || {
+        part.wanted
+            .iter()
+            .position(is_newer)
+            .filter(|_| newer_will_do)
+    };
+    let nth = same.or_else(newer)?;
+    Some((part.wanted.swap_remove(nth), part.is_all_leaves))
 }
 
 /// Errors that other ways of reading would meet as well.
@@ -367,4 +385,47 @@ pub(super) async fn copy_again(cx: &Context, singles: Vec<Single>) -> Result<(),
         Ok(())
     };
     tokio::try_join!(copy, write_all(cx, groups)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(revs: &[&str]) -> Part {
+        let wanted = revs.iter().map(|rev| Wanted {
+            id: "doc".into(),
+            rev: (*rev).into(),
+            ancestors: Vec::new(),
+            is_one_of_all: revs.len() > 1,
+        });
+        Part {
+            wanted: wanted.collect(),
+            is_all_leaves: revs.len() > 1,
+        }
+    }
+
+    /// The revision that this one is taken for.
+    fn taken(parts: &mut [Part], index: usize, rev: &str) -> Option<String> {
+        let found = take(parts, index, &"doc".into(), &rev.into());
+        found.map(|(wanted, _)| wanted.rev.to_string())
+    }
+
+    /// `PouchDB` Server returns leaves of a document as they happen to be read. One with attachments is requested again under
+    /// the name of what it was taken for.
+    #[test]
+    fn leaves_in_another_order_are_taken_for_themselves() {
+        let mut parts = [part(&["2-a"]), part(&["2-b"])];
+        assert_eq!(taken(&mut parts, 0, "2-b").as_deref(), Some("2-b"));
+        assert_eq!(taken(&mut parts, 1, "2-a").as_deref(), Some("2-a"));
+        assert_eq!(taken(&mut parts, 0, "2-a"), None);
+    }
+
+    #[test]
+    fn newer_revisions_are_taken_for_single_ones() {
+        let mut parts = [part(&["2-a"]), part(&["2-b", "2-c"])];
+        assert_eq!(taken(&mut parts, 0, "1-a"), None);
+        assert_eq!(taken(&mut parts, 0, "3-a").as_deref(), Some("2-a"));
+        assert_eq!(taken(&mut parts, 1, "3-b"), None);
+        assert_eq!(taken(&mut parts, 1, "2-c").as_deref(), Some("2-c"));
+    }
 }
