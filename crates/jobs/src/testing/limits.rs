@@ -1,14 +1,13 @@
 //! Limits, one step at a time.
 
+mod at_once;
 mod lowered;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use store::{Store, Transaction};
+use store::Store;
 
 use crate::model::machine::Event;
-use crate::operations::limits::slots::Admission;
 use crate::{
     Accepted, Add, Clock, Entropy, Finish, Holder, JobId, JobType, Jobs, Limit, LimitName, Limits,
     State, TypeConfig, Verdict,
@@ -496,31 +495,4 @@ async fn rows_of_rates_that_have_cooled_down_are_cleared() {
     assert_eq!(world.claim().await.len(), 1);
     let _ = clear().await;
     assert_eq!(world.jobs.rows(slots).await.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn claims_at_once_take_different_slots() {
-    let world = World::new().await;
-    world.set("pool", Limit::at_once(64)).await;
-    world.add("job", pool("pool")).await;
-    let (jobs, ty, op) = (&world.jobs, &world.ty, &world.jobs.op());
-    let take = |tx: Transaction| async move {
-        let header = jobs.header(&tx, ty, &job_id("job")).await?;
-        let headers = vec![header.unwrap(); 30];
-        let mut supplies = jobs.supplies(&tx, op, ty, headers.iter()).await?;
-        let taken = headers.iter().flat_map(|header| {
-            let Admission::Start(slots) = supplies.admit(header) else {
-                panic!("there is no slot")
-            };
-            slots.taken
-        });
-        Ok::<_, crate::Error>(taken.collect::<BTreeSet<_>>())
-    };
-    let both = jobs.store().transact("one", |tx| async move {
-        let other = jobs.store().transact("other", take).await?;
-        Ok::<_, crate::Error>((take(tx).await?, other))
-    });
-    let (one, other) = both.await.unwrap();
-    assert_eq!((one.len(), other.len()), (30, 30));
-    assert!(one.is_disjoint(&other));
 }

@@ -118,6 +118,9 @@ impl FreedSlots {
             if taken.len() < count && (mine || (ended && offer.taken.is_none())) {
                 taken.push(*slot);
                 *offer = Offer::taken_by(call);
+            } else if mine && offer.taken.is_some() {
+                // An attempt that failed has chosen it, and this one has enough others.
+                return false;
             }
             !offer.is_over()
         });
