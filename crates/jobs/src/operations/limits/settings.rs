@@ -127,6 +127,15 @@ impl FreedSlots {
         taken
     }
 
+    /// Leaves to other calls what this one took, as it is in use for it.
+    pub(crate) fn forget(&self, ty: &JobType, limit: &Bytes, slots: impl Iterator<Item = u32>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = slots_of(&mut known, ty, limit);
+        for slot in slots {
+            known.remove(&slot);
+        }
+    }
+
     /// Leaves up to `count` of the slots that this call found free: those that no other call of this process takes, or has
     /// taken since this one began to read.
     pub(crate) fn choose(

@@ -154,9 +154,11 @@ impl Jobs {
         if rule.limit.per_ms.is_none() && rule.over <= max {
             let mut known = (self.freed_slots()).take(ty, limit, wanted, &tx.call());
             known.retain(|slot| *slot < max);
-            let read = (runs(known).into_iter())
+            let read = (runs(known.clone()).into_iter())
                 .map(|slots| async move { self.free_of(tx, ty, limit, slots).await });
             free.extend(try_join_all(read).await?.into_iter().flatten());
+            let in_use = known.into_iter().filter(|slot| !free.contains(&(*slot, 0)));
+            (self.freed_slots()).forget(ty, limit, in_use);
             if free.len() >= wanted || max == 0 || self.is_waited_for(tx, ty, limit).await? {
                 return Ok(free);
             }
