@@ -127,12 +127,12 @@ impl FreedSlots {
         taken
     }
 
-    /// Leaves to other calls what this one took, as it is in use for it.
-    pub(crate) fn forget(&self, ty: &JobType, limit: &Bytes, slots: impl Iterator<Item = u32>) {
+    /// Leaves to other calls the slots that this one took and found in use.
+    pub(crate) fn forget(&self, ty: &JobType, limit: &Bytes, slots: &[u32]) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = slots_of(&mut known, ty, limit);
         for slot in slots {
-            known.remove(&slot);
+            known.remove(slot);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Takes slots for claims, and gives freed ones to jobs that wait.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -156,9 +156,12 @@ impl Jobs {
             known.retain(|slot| *slot < max);
             let read = (runs(known.clone()).into_iter())
                 .map(|slots| async move { self.free_of(tx, ty, limit, slots).await });
-            free.extend(try_join_all(read).await?.into_iter().flatten());
-            let in_use = known.into_iter().filter(|slot| !free.contains(&(*slot, 0)));
-            (self.freed_slots()).forget(ty, limit, in_use);
+            let of_known = try_join_all(read).await?.concat();
+            if of_known.len() < known.len() {
+                known.retain(|slot| !of_known.contains(slot));
+                (self.freed_slots()).forget(ty, limit, &known);
+            }
+            free.extend(of_known.into_iter().map(|slot| (slot, 0)));
             if free.len() >= wanted || max == 0 || self.is_waited_for(tx, ty, limit).await? {
                 return Ok(free);
             }
@@ -178,11 +181,7 @@ impl Jobs {
                 others.rotate_left(first);
                 let missing = wanted - free.len();
                 (self.freed_slots()).choose(ty, limit, &mut others, missing, &tx.call());
-                for slots in runs(others.clone()) {
-                    if !blind {
-                        tx.add_read_conflict_range(self.keys().slots(ty, limit, slots));
-                    }
-                }
+                self.keep_free(tx, ty, limit, &others);
                 free.extend(others.into_iter().map(|slot| (slot, 0)));
                 if free.len() >= wanted {
                     return Ok(free);
@@ -239,28 +238,32 @@ impl Jobs {
         ty: &JobType,
         limit: &Bytes,
         slots: Range<u32>,
-    ) -> Result<Vec<(u32, i64)>> {
-        let mut free: Vec<u32> = slots.clone().collect();
+    ) -> Result<Vec<u32>> {
+        let mut free = Vec::new();
         if slots.len() >= RUN {
-            let range = self.keys().slots(ty, limit, slots);
+            let range = self.keys().slots(ty, limit, slots.clone());
             let rows = self.slot_rows(tx, range).await?;
-            free.retain(|slot| !rows.contains_key(slot));
+            free.extend(slots.filter(|slot| !rows.contains_key(slot)));
         } else {
-            let mut in_use = BTreeSet::new();
             for slot in slots {
                 let key = self.keys().slot(ty, limit, slot);
-                if tx.snapshot().get(&key).await?.is_some() {
-                    in_use.insert(slot);
+                if tx.snapshot().get(&key).await?.is_none() {
+                    free.push(slot);
                 }
             }
-            free.retain(|slot| !in_use.contains(slot));
         }
-        if !self.planted().is(Bug::SlotReadBlindly) {
-            for slots in runs(free.clone()) {
-                tx.add_read_conflict_range(self.keys().slots(ty, limit, slots));
-            }
+        self.keep_free(tx, ty, limit, &free);
+        Ok(free)
+    }
+
+    /// Conflicts with others that take these slots.
+    fn keep_free(&self, tx: &Transaction, ty: &JobType, limit: &Bytes, slots: &[u32]) {
+        if self.planted().is(Bug::SlotReadBlindly) {
+            return;
         }
-        Ok(free.into_iter().map(|slot| (slot, 0)).collect())
+        for slots in runs(slots.to_vec()) {
+            tx.add_read_conflict_range(self.keys().slots(ty, limit, slots));
+        }
     }
 
     /// The slots in a range, by number.
