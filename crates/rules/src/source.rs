@@ -6,6 +6,7 @@
 
 mod feed;
 mod follower;
+mod heard;
 mod metrics;
 pub(crate) mod options;
 mod position;

@@ -25,7 +25,7 @@ const REFUSED_PAUSE: Duration = Duration::from_mins(10);
 /// After one failure, and the maximum after many.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// How much later than `_dbs_info` a feed may report a change.
-const FEED_DELAY: Duration = Duration::from_secs(5);
+pub(super) const FEED_DELAY: Duration = Duration::from_secs(5);
 /// A feed that missed this many changes within this many comparisons is not trusted any more.
 const MISSES_MAX: u64 = 3;
 const MISSES_SWEEPS: u32 = 60;
@@ -138,6 +138,7 @@ impl<'a> Follower<'a> {
             let mut again = false;
             for kind in choices.iter().filter(|kind| !skipped.contains(kind)) {
                 let is_first = *kind == choices[0];
+                self.reactions.heard.restart(*kind != FeedKind::DbsInfo);
                 let end = match kind {
                     FeedKind::DbsInfo => self.poll(connection, is_first).await,
                     kind => self.read(*kind, connection).await,
@@ -163,6 +164,7 @@ impl<'a> Follower<'a> {
                     "a source cannot be followed; its replications keep connections of their own"
                 );
                 self.position.feed = None;
+                self.reactions.heard.restart(false);
                 self.polls.send_replace(false);
                 let server = self.position.server.clone();
                 stop_following(self.replications, &server).await?;
@@ -218,6 +220,7 @@ impl<'a> Follower<'a> {
                 pause = (pause * 2).min(RETRY_PAUSES.1);
             } else if self.position.since.take().is_some() {
                 // The server does not know this position any more: any database may have changed.
+                self.reactions.heard.restart(true);
                 let server = self.server().to_owned();
                 if let Err(error) = wake_all(self.replications, &server).await {
                     return End::Failed(error);
@@ -262,12 +265,14 @@ impl<'a> Follower<'a> {
                     metrics::counted(source.name(), batch.updates);
                     let mut databases = batch.databases;
                     databases.retain(|name, _| source.follows(name));
+                    self.reactions.heard.report(databases.keys());
                     check_deleted(connection, &mut databases).await;
                     self.wake(&databases).await?;
                 }
                 (sweep, found) = &mut looking => match found {
-                    Ok(Some(names)) => {
+                    Ok(Some(mut names)) => {
                         looking = look(Some(sweep));
+                        names.append(&mut self.reactions.heard.missed());
                         self.missed(names, misses).await?;
                     }
                     Ok(None) => {
@@ -283,10 +288,13 @@ impl<'a> Follower<'a> {
     }
 
     /// Wakes what sleeps on databases whose changes were not reported, and counts that.
-    async fn missed(&mut self, names: Vec<String>, misses: &mut Misses) -> Result<(), End> {
+    async fn missed(&mut self, mut names: Vec<String>, misses: &mut Misses) -> Result<(), End> {
         if names.is_empty() {
             return Ok(());
         }
+        names.sort_unstable();
+        names.dedup();
+        self.reactions.heard.report(&names);
         let source = self.source;
         // Changes of excluded databases were reported, and ignored.
         let missed = names.iter().filter(|name| source.follows(name)).count() as u64;

@@ -11,6 +11,7 @@ use scheduler::{Replications, Ruled, ServiceError};
 use store::Transaction;
 use tokio::sync::watch;
 
+use super::heard::Heard;
 use super::options::Source;
 use crate::keys;
 use crate::rule::{Compiled, Event, Listeners, Set};
@@ -76,6 +77,7 @@ pub(super) struct Reactions<'a> {
     pub(super) book: &'a RuleBook,
     pub(super) source: &'a Source,
     known: Arc<Mutex<Known>>,
+    pub(super) heard: Arc<Heard>,
     hasher: RandomState,
     /// Whether databases are found by looking for them, rather than reported by a feed.
     looks: bool,
@@ -111,6 +113,7 @@ impl<'a> Reactions<'a> {
             book,
             source,
             known: Arc::default(),
+            heard: Arc::default(),
             hasher: RandomState::new(),
             looks: false,
         }

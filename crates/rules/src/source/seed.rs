@@ -55,13 +55,18 @@ pub(super) async fn seed_forever(
                 () = wait(&mut polls, source.options(), began.elapsed(), failures) => {}
             }
             began = Instant::now();
-            done = async {
-                listen_again(&reactions, connection).await?;
-                seed(&reactions, connection, true).await
-            }
-            .await;
+            done = look(&reactions, connection).await;
         }
     }
+}
+
+/// Looks for what events did not report.
+async fn look(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stopped> {
+    reactions.heard.begin_look();
+    listen_again(reactions, connection).await?;
+    seed(reactions, connection, true).await?;
+    reactions.heard.end_look();
+    Ok(())
 }
 
 /// Waits until the next look is due.
@@ -189,6 +194,9 @@ async fn seed_some(
             let for_one = reactions.for_one(set, name, Event::Created, None, now_ms);
             let is_known = known.contains(name);
             let listens = |one: &Reaction| matches!(one, Reaction::Listen(..));
+            if !is_known && for_one.iter().any(listens) {
+                reactions.heard.changed(name);
+            }
             found.extend(for_one.into_iter().filter(|one| !is_known || !listens(one)));
         }
     } else {
@@ -299,6 +307,9 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
             };
             if before.is_same(&seq) {
                 continue;
+            }
+            if !before.is_null() {
+                reactions.heard.changed(&name);
             }
             let for_one = &reactions.for_one(&set, &name, Event::Updated, Some(before), now_ms);
             let op = book.replications.jobs().op();

@@ -198,6 +198,62 @@ async fn rules_do_not_wait_for_a_sweep_without_a_feed() {
     assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/new/two");
 }
 
+/// Rules with calls keep no sleepers that would show that the feed delivers nothing.
+#[tokio::test]
+async fn a_silent_feed_is_found_out_by_calls() {
+    let mut world = World::new().await;
+    world.peer.create_database("c").unwrap();
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    let calls = json!({"type": "on_change", "url": "http://127.0.0.1:1/${db_name}/${change.id}"});
+    world.rule("call", Some(&calls)).await;
+    world.until_seeded(1).await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    for nth in 0..30 {
+        if world.source().await["feed"] == "dbs_info" {
+            break;
+        }
+        let body = json!({"_id": nth.to_string()}).to_string();
+        for name in ["a", "b", "c"] {
+            world.peer.put(name, &body).unwrap();
+        }
+        for _ in 0..3 {
+            next_url(&mut world).await;
+        }
+    }
+    let source = world.source().await;
+    assert_eq!(source["feed"], "dbs_info", "{source:#}");
+    let reason = source["reason"].as_str().unwrap();
+    assert!(reason.starts_with("the feed missed "), "{reason}");
+    assert!(source["missed"].as_u64().unwrap() >= 3, "{source:#}");
+}
+
+/// A database that changes at every look was reported each time.
+#[tokio::test]
+async fn reported_changes_are_no_misses() {
+    let mut world = World::new().await;
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    let calls = json!({"type": "on_change", "url": "http://127.0.0.1:1/${change.id}"});
+    world.rule("call", Some(&calls)).await;
+    world.until_seeded(1).await;
+    // For longer than a feed may take to report the first of them.
+    let looks = || world.peer.count("POST", "/_dbs_info");
+    let (before, mut nth) = (looks(), 0);
+    while looks() < before + 10 {
+        nth += 1;
+        world.change(&nth.to_string());
+        let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+        assert!(call.unwrap().is_some());
+    }
+    let source = world.source().await;
+    assert_eq!(
+        (&source["missed"], &source["feed"]),
+        (&json!(0), &json!("db_updates")),
+        "{source:#}"
+    );
+}
+
 /// The first of two requests for the sequences of what sleeps finds a change, and the second one fails.
 #[tokio::test]
 async fn what_is_found_does_not_wait_for_the_end_of_a_sweep() {
