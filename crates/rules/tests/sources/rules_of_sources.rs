@@ -113,6 +113,52 @@ async fn a_rule_calls_for_each_change() {
     assert_eq!(urls, expected);
 }
 
+/// A rule that calls has no job of a replication, and a paused one has none any more.
+#[tokio::test]
+async fn rules_without_replications_have_states() {
+    let world = World::new().await;
+    world.change("early");
+    let _node = world.node(quick()).await;
+    let rules = [
+        json!({"type": "on_change", "url": "http://127.0.0.1:1/"}),
+        json!({
+            "type": "replicator", "source": world.peer.database_url("a"),
+            "target": world.peer.database_url("b"),
+        }),
+        json!({
+            "type": "replicator", "match": {"database": "^(?<name>a)$"},
+            "source": format!("{}/${{name}}", world.peer.url()),
+            "target": world.peer.database_url("b"),
+        }),
+    ];
+    for (nth, rule) in rules.iter().enumerate() {
+        let (id, mut rule) = (&nth.to_string(), rule.clone());
+        let shows = async |state: &str, paused: Value| {
+            let row = world.rule_row(id).await;
+            row["state"] == state && row["info"]["paused"] == paused
+        };
+        world.rule(id, Some(&rule)).await;
+        world
+            .until(async || shows("running", Value::Null).await)
+            .await;
+        rule["enabled"] = json!(false);
+        world.rule(id, Some(&rule)).await;
+        world
+            .until(async || shows("pending", json!(true)).await)
+            .await;
+        rule["enabled"] = json!(true);
+        world.rule(id, Some(&rule)).await;
+        world
+            .until(async || shows("running", Value::Null).await)
+            .await;
+    }
+    let row = world.rule_row("0").await;
+    assert_eq!(
+        row["info"]["waits_for"], "changes of its databases",
+        "{row:#}"
+    );
+}
+
 /// As Spiegel's documents do, whose users have their passwords in a file.
 #[tokio::test]
 async fn passwords_of_the_file_are_used_and_not_stored() {

@@ -8,7 +8,7 @@ use futures::future::try_join_all;
 use serde_json::{Map, Value, json};
 use store::Transaction;
 
-use super::rules::Summary;
+use super::rules::{Standing, Summary, has_replications};
 use super::{VISITS_MAX, with_hint};
 use crate::data::{JobState, document_job_id, job_text};
 use crate::fault::ServiceError;
@@ -171,7 +171,7 @@ impl Replications {
             .await?;
         let found = found.ok_or(ServiceError::Missing)?;
         let summary = match &found {
-            Found::Job(_) => None,
+            Found::Job(..) => None,
             Found::Document { .. } => self.summaries(db).await?.remove(doc_id),
         };
         Ok(found.scheduler_doc(summary.as_ref()))
@@ -184,61 +184,89 @@ impl Replications {
         doc_id: &str,
     ) -> Result<Option<Found>, ServiceError> {
         let job = document_job_id(db.instance(), doc_id);
-        if let Some(seen) = self.see_in(tx, job.clone()).await? {
-            return Ok(Some(Found::Job(Box::new(seen))));
-        }
-        let doc = match self
-            .0
-            .docs
-            .get_in(tx, db, doc_id, &ReadOptions::default())
-            .await
-        {
-            Ok(doc) => doc,
-            Err(docstore::Error::Missing | docstore::Error::Deleted) => return Ok(None),
-            Err(error) => return Err(error.into()),
+        let seen = self.see_in(tx, job.clone()).await?;
+        let seen = match seen.map(Box::new) {
+            Some(seen) if has_replications(db.name().as_str()) => {
+                return Ok(Some(Found::Job(seen, Standing::Replicates)));
+            }
+            seen => seen,
         };
-        let body = Json::parse(&doc.body)
-            .map_err(|_| ServiceError::corrupt("a document cannot be decoded"))?;
-        Ok(Some(Found::Document {
+        let body = self.body_in(tx, db, doc_id).await?;
+        let standing = match &body {
+            Some(body) if !has_replications(db.name().as_str()) => Standing::of(body),
+            _ => Standing::Replicates,
+        };
+        if let Some(seen) = seen {
+            return Ok(Some(Found::Job(seen, standing)));
+        }
+        Ok(body.map(|body| Found::Document {
             key: job_text(&job),
             continuous: body.get("continuous").and_then(Json::as_bool) == Some(true),
             row: row_of_document(db, doc_id, &body),
+            standing,
         }))
+    }
+
+    /// `None` if there is no document, or a deleted one.
+    async fn body_in(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        doc_id: &str,
+    ) -> Result<Option<Json>, ServiceError> {
+        let doc = (self.0.docs)
+            .get_in(tx, db, doc_id, &ReadOptions::default())
+            .await;
+        match doc {
+            Ok(doc) => {
+                Ok(Some(Json::parse(&doc.body).map_err(|_| {
+                    ServiceError::corrupt("a document cannot be decoded")
+                })?))
+            }
+            Err(docstore::Error::Missing | docstore::Error::Deleted) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
 /// A document, by its job if it has one.
 pub(super) enum Found {
-    Job(Box<Seen>),
+    Job(Box<Seen>, Standing),
     Document {
         /// The id that its job would have.
         key: String,
         continuous: bool,
         row: Value,
+        standing: Standing,
     },
 }
 
 impl Found {
     /// The row: from its job, or without a job from the document itself and from the jobs of its rule.
     fn scheduler_doc(self, summary: Option<&Summary>) -> Value {
-        match self {
-            Self::Job(seen) => seen.scheduler_doc(),
-            Self::Document { mut row, .. } => {
+        let (mut row, standing) = match self {
+            Self::Job(seen, standing) => (seen.scheduler_doc(), standing),
+            Self::Document {
+                mut row, standing, ..
+            } => {
                 if let Some(summary) = summary {
                     summary.show(&mut row);
                 }
-                row
+                (row, standing)
             }
-        }
+        };
+        standing.show(&mut row);
+        row
     }
 
     pub(super) fn row(self, causes: &mut Causes) -> Row {
         let (key, continuous, row) = match self {
-            Self::Job(seen) => return seen.row((0.0, 0.0), causes),
+            Self::Job(seen, _) => return seen.row((0.0, 0.0), causes),
             Self::Document {
                 key,
                 continuous,
                 row,
+                ..
             } => (key, continuous, row),
         };
         let text = |name: &str| row[name].as_str().map(str::to_owned);

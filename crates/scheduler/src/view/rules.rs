@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use docstore::Db;
+use document::json::Json;
 use serde_json::{Map, Value, json};
 
 use crate::data::{JobState, iso};
@@ -16,6 +17,17 @@ pub(super) struct Summary {
     states: BTreeMap<RowState, u64>,
     error_count: u32,
     last_updated: Option<i64>,
+}
+
+/// What a document is, besides the replications it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Standing {
+    /// A replication, or a rule that has some.
+    Replicates,
+    /// A rule that has calls made.
+    Calls,
+    /// A rule that begins nothing any more.
+    Paused,
 }
 
 /// Whether the documents of this database are replications. Otherwise they are rules.
@@ -45,6 +57,41 @@ impl Replications {
             }
         }
         Ok(summaries)
+    }
+}
+
+impl Standing {
+    /// That of a document in a database that has rules.
+    pub(super) fn of(body: &Json) -> Self {
+        if body.get("enabled").and_then(Json::as_bool) == Some(false) {
+            Self::Paused
+        } else if body.get("type").and_then(Json::as_str) == Some("on_change") {
+            Self::Calls
+        } else {
+            Self::Replicates
+        }
+    }
+
+    /// Writes it into the row of the document, which tells of its replications.
+    pub(super) fn show(self, row: &mut Value) {
+        match self {
+            Self::Replicates => {}
+            Self::Calls => {
+                row["state"] = JobState::Running.as_str().into();
+                row["info"] = json!({"waits_for": "changes of its databases"});
+            }
+            Self::Paused => {
+                // Runs in progress end first. Those that sleep are removed when they are woken.
+                let runs = match row["info"].get("states") {
+                    Some(states) => states.get(RowState::Running.as_str()).is_some(),
+                    None => row["state"] == "running" && row["info"]["idle"] != true,
+                };
+                if !runs {
+                    row["state"] = JobState::Pending.as_str().into();
+                }
+                row["info"]["paused"] = true.into();
+            }
+        }
     }
 }
 
