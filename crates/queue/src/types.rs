@@ -3,11 +3,11 @@
 //! A process caches a type for a second, so that requests need not read it. A change therefore applies on all nodes
 //! within a second, and at once where it was made.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jobs::JobType;
+use jobs::{JobType, Limit, LimitName, Op};
 use serde::{Deserialize, Serialize};
 use store::{RangeOptions, Transaction};
 use tokio::time::Instant;
@@ -72,10 +72,12 @@ impl Queue {
         if settings.sealed && !self.sealer().seals() {
             return Err(Error::NoKeys);
         }
-        let own = JobType::new(name.as_str())?;
+        let (own, ty) = (JobType::new(name.as_str())?, name.job_type());
+        let (limits, op) = (settings.limits()?, self.jobs().op());
+        let set = self.jobs().limits(&ty).await?;
         let made = (self.jobs().store())
             .transact("put_job_type", |tx| {
-                let own = &own;
+                let (own, ty, limits, set) = (&own, &ty, &limits, &set);
                 async move {
                     let old = read(&tx, name).await?;
                     if old.is_none() {
@@ -96,19 +98,25 @@ impl Queue {
                     let paused = old.as_ref().is_some_and(|old| old.paused);
                     write(&tx, name, settings, paused)?;
                     let config = settings.config();
-                    self.jobs()
-                        .set_type_in(&tx, &name.job_type(), config)
-                        .await?;
+                    self.jobs().set_type_in(&tx, ty, config).await?;
+                    let mut set = set.clone();
+                    if let Some(old) = &old {
+                        set.append(&mut old.settings.limits()?);
+                    }
+                    self.replace_limits_in(&tx, &op, ty, &set, limits).await?;
                     Ok(old.is_none())
                 }
             })
             .await;
         self.known().forget(name);
         let made = made?;
-        self.set_limits(name, settings).await?;
-        self.jobs()
-            .replace_shares(&name.job_type(), &settings.shares()?)
-            .await?;
+        for (limit, _) in limits
+            .iter()
+            .filter(|(name, limit)| set.get(*name) != Some(limit))
+        {
+            self.jobs().serve_limit(&ty, limit).await?;
+        }
+        self.jobs().replace_shares(&ty, &settings.shares()?).await?;
         Ok(made)
     }
 
@@ -122,10 +130,12 @@ impl Queue {
                 "`{name}` has {left} jobs; remove them first, or wait until they have finished and expired"
             )));
         }
-        self.set_limits(name, &Settings::default()).await?;
-        let own = &found.ty;
+        let (own, op) = (&found.ty, self.jobs().op());
+        let set = &self.jobs().limits(own).await?;
         (self.jobs().store())
             .transact("remove_job_type", |tx| async move {
+                self.replace_limits_in(&tx, &op, own, set, &BTreeMap::new())
+                    .await?;
                 tx.clear(&keys::type_row(name));
                 self.jobs().clear_type_in(&tx, own);
                 Ok::<_, Error>(())
@@ -135,16 +145,28 @@ impl Queue {
         Ok(())
     }
 
-    async fn set_limits(&self, name: &TypeName, settings: &Settings) -> Result<()> {
-        let ty = name.job_type();
-        let (wanted, set) = (settings.limits()?, self.jobs().limits(&ty).await?);
-        for gone in set.keys().filter(|limit| !wanted.contains_key(*limit)) {
-            self.jobs().set_limit(&ty, gone, None).await?;
-        }
-        for (limit, setting) in &wanted {
-            if set.get(limit) != Some(setting) {
-                self.jobs().set_limit(&ty, limit, Some(*setting)).await?;
-            }
+    /// Sets the limits of a type, of which these may be `set`.
+    async fn replace_limits_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        set: &BTreeMap<LimitName, Limit>,
+        wanted: &BTreeMap<LimitName, Limit>,
+    ) -> Result<()> {
+        let gone = set.keys().filter(|limit| !wanted.contains_key(*limit));
+        let gone = gone.map(|limit| (limit, None));
+        let wanted = wanted
+            .iter()
+            .map(|(limit, setting)| (limit, Some(*setting)));
+        for (nth, (limit, setting)) in gone.chain(wanted).enumerate() {
+            let op = Op {
+                bits: op.bits.wrapping_add(nth as u128),
+                ..*op
+            };
+            self.jobs()
+                .set_limit_in(tx, &op, ty, limit, setting)
+                .await?;
         }
         Ok(())
     }
@@ -257,3 +279,6 @@ fn decode(name: &TypeName, value: &[u8]) -> Result<Type> {
         ty: name.job_type(),
     })
 }
+
+#[cfg(test)]
+mod tests;
