@@ -31,6 +31,17 @@ impl Receiver {
         self.0.lock().unwrap().0 = yes;
     }
 
+    /// How many calls there were.
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().1.len()
+    }
+
+    /// Whether there was a call with this header since so many.
+    fn was_sent(&self, authorization: &str, since: usize) -> bool {
+        let state = self.0.lock().unwrap();
+        state.1[since..].iter().any(|call| call.1 == authorization)
+    }
+
     fn last(&self) -> Received {
         self.0.lock().unwrap().1.last().unwrap().clone()
     }
@@ -55,14 +66,11 @@ async fn receive(State(receiver): State<Receiver>, request: Request) -> StatusCo
     }
 }
 
-/// A node that follows a peer.
-async fn node(peer: &Peer, directory: &Path) -> Node {
+/// A node that follows a peer, with more of a configuration.
+async fn node(peer: &Peer, directory: &Path, more: &str) -> Node {
     let file = directory.join("davenport.toml");
-    std::fs::write(
-        &file,
-        format!("[sources.couch]\nurl = \"{}\"\n", peer.url()),
-    )
-    .unwrap();
+    let url = peer.url();
+    std::fs::write(&file, format!("[sources.couch]\nurl = \"{url}\"\n{more}")).unwrap();
     let start = Start::node("davenport", directory).admin();
     let start = start.args(&["--config", &file.display().to_string()]);
     start.start().await.unwrap()
@@ -92,7 +100,7 @@ async fn credentials_of_rules_are_not_in_the_store_while_calls_wait() {
     peer.put("shop", r#"{"_id":"one"}"#).unwrap();
     let receiver = Receiver::default();
     let address = receiver.start().await;
-    let node = node(&peer, directory.path()).await;
+    let node = node(&peer, directory.path(), "").await;
     let root = node.root();
     root.put("/_rules", &json!({})).await.unwrap();
     let mut rule = json!({
@@ -152,4 +160,53 @@ async fn credentials_of_rules_are_not_in_the_store_while_calls_wait() {
     let (_, log) = node.stop().await.unwrap();
     assert!(!log.contains("s3cr3t") && !log.contains(SIGNING), "{log}");
     assert!(!stored(), "the store has had a secret");
+}
+
+#[tokio::test]
+async fn sighup_reads_the_passwords_file_again() {
+    const FIRST: &str = "Basic Ym9iOmZpcnN0";
+    const SECOND: &str = "Basic Ym9iOnNlY29uZA==";
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("passwords.json");
+    let write = |host: &str, password: &str| {
+        let all = json!({host: {"bob": password, "eve": "no"}, "elsewhere": {"bob": "no"}});
+        std::fs::write(&file, all.to_string()).unwrap();
+    };
+    let peer = Peer::start(Options::default()).await.unwrap();
+    peer.create_database("shop").unwrap();
+    peer.put("shop", r#"{"_id":"one"}"#).unwrap();
+    let receiver = Receiver::default();
+    let address = receiver.start().await;
+    write("127.0.0.1", "first");
+    let more = format!("[rules]\npasswords_file = \"{}\"\n", file.display());
+    let node = node(&peer, directory.path(), &more).await;
+    let root = node.root();
+    root.put("/_rules", &json!({})).await.unwrap();
+    let rule = json!({
+        "type": "on_change", "block": false, "since": 0, "url": format!("http://bob@{address}/"),
+        "retry": {"delay_sec": 0.01, "multiplier": 1},
+    });
+    let (status, answer) = root.put("/_rules/hook", &rule).await.unwrap();
+    assert_eq!(status, 201, "{answer}");
+    let sent = async |authorization: &str| {
+        let before = receiver.count();
+        let what = format!("a call with {authorization}");
+        let sent = e2e::until(&what, || receiver.was_sent(authorization, before));
+        sent.await.unwrap();
+    };
+    sent(FIRST).await;
+    // A password for the port takes precedence.
+    write(&address, "second");
+    node.signal(e2e::Signal::HUP).unwrap();
+    sent(SECOND).await;
+    std::fs::write(&file, "{").unwrap();
+    node.signal(e2e::Signal::HUP).unwrap();
+    let refused = || node.log().contains("configuration not reloaded");
+    e2e::until("the log tells of it", refused).await.unwrap();
+    sent(SECOND).await;
+    receiver.succeed(true);
+    deliveries(&root, |all| all[0]["state"] == "delivered").await;
+    let (_, log) = node.stop().await.unwrap();
+    assert!(log.contains("are not of the form"), "{log}");
+    assert!(!log.contains("first") && !log.contains("second"), "{log}");
 }
