@@ -3,7 +3,7 @@
 //! A process caches a type for a second, so that requests need not read it. A change therefore applies on all nodes
 //! within a second, and at once where it was made.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -99,22 +99,19 @@ impl Queue {
                     write(&tx, name, settings, paused)?;
                     let config = settings.config();
                     self.jobs().set_type_in(&tx, ty, config).await?;
-                    let mut set = set.clone();
-                    if let Some(old) = &old {
-                        set.append(&mut old.settings.limits()?);
-                    }
-                    self.replace_limits_in(&tx, &op, ty, &set, limits).await?;
+                    self.replace_limits_in(&tx, &op, ty, (set, old.as_ref()), limits)
+                        .await?;
                     Ok(old.is_none())
                 }
             })
             .await;
         self.known().forget(name);
         let made = made?;
-        for (limit, _) in limits
-            .iter()
-            .filter(|(name, limit)| set.get(*name) != Some(limit))
-        {
-            self.jobs().serve_limit(&ty, limit).await?;
+        let names: BTreeSet<_> = set.keys().chain(limits.keys()).collect();
+        for limit in names {
+            if set.get(limit) != limits.get(limit) {
+                self.jobs().serve_limit(&ty, limit).await?;
+            }
         }
         self.jobs().replace_shares(&ty, &settings.shares()?).await?;
         Ok(made)
@@ -134,7 +131,8 @@ impl Queue {
         let set = &self.jobs().limits(own).await?;
         (self.jobs().store())
             .transact("remove_job_type", |tx| async move {
-                self.replace_limits_in(&tx, &op, own, set, &BTreeMap::new())
+                let old = read(&tx, name).await?;
+                self.replace_limits_in(&tx, &op, own, (set, old.as_ref()), &BTreeMap::new())
                     .await?;
                 tx.clear(&keys::type_row(name));
                 self.jobs().clear_type_in(&tx, own);
@@ -145,16 +143,21 @@ impl Queue {
         Ok(())
     }
 
-    /// Sets the limits of a type, of which these may be `set`.
+    /// Sets the limits of a type. Those of its row are set now, and those in `set` may be.
     async fn replace_limits_in(
         &self,
         tx: &Transaction,
         op: &Op,
         ty: &JobType,
-        set: &BTreeMap<LimitName, Limit>,
+        (set, old): (&BTreeMap<LimitName, Limit>, Option<&Type>),
         wanted: &BTreeMap<LimitName, Limit>,
     ) -> Result<()> {
-        let gone = set.keys().filter(|limit| !wanted.contains_key(*limit));
+        let old = old.map(|old| old.settings.limits()).transpose()?;
+        let set: BTreeSet<_> = set
+            .keys()
+            .chain(old.iter().flatten().map(|(name, _)| name))
+            .collect();
+        let gone = set.into_iter().filter(|limit| !wanted.contains_key(*limit));
         let gone = gone.map(|limit| (limit, None));
         let wanted = wanted
             .iter()

@@ -63,4 +63,14 @@ async fn a_higher_limit_lets_waiting_jobs_run() {
         .await
         .unwrap();
     assert_eq!(claim().await, 1);
+    // A limit that is removed is one job at a time.
+    queue
+        .put_type(&name, &settings(r#"{"b":0}"#))
+        .await
+        .unwrap();
+    let job: NewJob = serde_json::from_str(r#"{"data":1,"key":"b"}"#).unwrap();
+    queue.add(&ty, vec![Ok(job)], None).await.unwrap();
+    assert_eq!(claim().await, 0);
+    queue.put_type(&name, &settings("{}")).await.unwrap();
+    assert_eq!(claim().await, 1);
 }
