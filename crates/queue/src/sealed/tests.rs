@@ -297,7 +297,7 @@ async fn all_that_a_worker_writes_is_sealed() {
     assert_eq!(statuses, [EndedStatus::Repeated; 2]);
     assert!(!shows_secret(&store).await);
     // Readers see it, and operators see what failed.
-    let dead = queue.show(&mail, "1").await.unwrap();
+    let dead = queue.show(&mail, &locks[0].0).await.unwrap();
     assert_eq!(dead.runs[0].reason.as_deref(), Some("sealed"));
     let failures = queue.failures(&mail, State::Dead).await.unwrap();
     assert_eq!(failures.groups[0].reason.as_deref(), Some("hunter2"));
