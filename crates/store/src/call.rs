@@ -1,7 +1,12 @@
 //! Options of a call of [`Store::transact`](crate::Store::transact).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::pending::Stamp;
+use crate::{Error, Result};
 
 /// The name, deadline and priority of a transaction.
 ///
@@ -100,7 +105,55 @@ pub(crate) struct Attempt {
     pub(crate) name: &'static str,
     pub(crate) number: u32,
     pub(crate) maybe_committed: bool,
-    pub(crate) durable: bool,
+    pub(crate) until: Until,
     /// Dropped with the call.
     pub(crate) call: Arc<()>,
+}
+
+/// What a commit waits for.
+#[derive(Debug, Clone)]
+pub(crate) enum Until {
+    Visible,
+    Durable,
+    /// Until it is visible. What is still to be waited for is left here.
+    Ahead(Ahead),
+}
+
+/// Receives the stamp, or `None` if the transaction only read.
+pub(crate) type Answer = oneshot::Receiver<Result<Option<Stamp>>>;
+
+/// Where a commit leaves what is still to be waited for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ahead(Arc<Mutex<Option<Answer>>>);
+
+impl Ahead {
+    pub(crate) fn leave(&self, answer: Answer) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+    }
+
+    pub(crate) fn take(self) -> Durable {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Durable(left.take())
+    }
+}
+
+/// When a transaction that others can see already is durable: see
+/// [`Store::transact_ahead`](crate::Store::transact_ahead).
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Durable(Option<Answer>);
+
+impl Durable {
+    /// Whether there is nothing to wait for.
+    pub fn is_now(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Returns once a power cut cannot undo the transaction. [`Error::MaybeCommitted`] if the disk has failed.
+    pub async fn wait(self) -> Result<()> {
+        match self.0 {
+            None => Ok(()),
+            Some(answer) => answer.await.unwrap_or(Err(Error::MaybeCommitted)).map(drop),
+        }
+    }
 }

@@ -57,7 +57,7 @@ mod transfer;
 pub mod tuple;
 mod watch;
 
-pub use call::{Call, Priority};
+pub use call::{Call, Durable, Priority};
 pub use counting::{Counting, Part, Traffic};
 pub use error::{AsStoreError, Cause, Error, Limit};
 pub use faults::{CommitFate, FaultControl, Faults, ReadLog, Reads, Weaken, Weakened};

@@ -43,6 +43,7 @@ use self::engine::{Engine, Tuning};
 pub use self::tree::Space;
 use self::upkeep::Upkeep;
 pub(crate) use self::view::LmdbSnapshot;
+use crate::call::{Answer, Until};
 use crate::pending::{CommitRequest, Stamp};
 use crate::watch::Slot;
 use crate::{Durability, Error, OpenOptions, Result};
@@ -154,26 +155,43 @@ impl Lmdb {
         self.snapshot()?.get(key)
     }
 
-    /// Commits. With sync durability and `durable`, returns when the commit survives a power cut.
+    /// Commits. With sync durability and [`Until::Durable`], returns when the commit survives a power cut.
     pub(crate) async fn commit(
         &self,
         request: CommitRequest,
         snapshot: Option<LmdbSnapshot>,
-        durable: bool,
+        until: &Until,
     ) -> Result<Option<Stamp>> {
         let running = self.running()?;
-        if request.is_read_only() && !durable {
-            return Ok(None);
-        }
         if request.is_read_only() {
-            return running.settle(snapshot).await;
+            let unsettled = match until {
+                Until::Visible => None,
+                Until::Durable | Until::Ahead(_) => running.unsettled(snapshot),
+            };
+            return match (unsettled, until) {
+                (None, _) => Ok(None),
+                (Some(answer), Until::Ahead(ahead)) => {
+                    ahead.leave(answer);
+                    Ok(None)
+                }
+                (Some(answer), _) => answer.await.unwrap_or(Err(CLOSED)),
+            };
         }
         let (reply, answer) = oneshot::channel();
+        let (visible, durable) = match until {
+            Until::Visible => (Some(reply), None),
+            Until::Durable => (None, Some(reply)),
+            Until::Ahead(ahead) => {
+                let (durable, synced) = oneshot::channel();
+                ahead.leave(synced);
+                (Some(reply), Some(durable))
+            }
+        };
         let waiting = Waiting {
             request,
             snapshot,
+            visible,
             durable,
-            reply,
         };
         let Some(queue) = &running.queue else {
             return Err(CLOSED);
@@ -274,15 +292,15 @@ impl Running {
         failed.map_or(Ok(running), Err)
     }
 
-    /// Waits until what a transaction saw is durable.
-    async fn settle(&self, snapshot: Option<LmdbSnapshot>) -> Result<Option<Stamp>> {
+    /// Tells when what a transaction saw is durable; `None` if it is.
+    fn unsettled(&self, snapshot: Option<LmdbSnapshot>) -> Option<Answer> {
         let seen = snapshot.map_or(0, |snapshot| snapshot.seen());
         if self.syncer.is_relaxed() || self.engine.control.durable() >= seen {
-            return Ok(None);
+            return None;
         }
         let (reply, answer) = oneshot::channel();
         self.syncer.add(vec![(Some(reply), None)]);
-        answer.await.unwrap_or(Err(CLOSED))
+        Some(answer)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::call::Until;
 use crate::error::TRANSACTION_ENDED;
 use crate::limits::TRANSACTION_AGE_MAX;
 use crate::lmdb::{Lmdb, LmdbSnapshot};
@@ -121,7 +122,7 @@ impl LocalTransaction {
     }
 
     /// Commits and arms the watches. `None` if nothing was written.
-    pub(crate) async fn commit(&self, durable: bool) -> Result<Option<Stamp>> {
+    pub(crate) async fn commit(&self, until: &Until) -> Result<Option<Stamp>> {
         let (request, snapshot, watches) = {
             let mut state = self.usable()?;
             state.done = true;
@@ -132,7 +133,7 @@ impl LocalTransaction {
             let watches = std::mem::take(&mut state.watches);
             (request, snapshot, CancelOnDrop(watches))
         };
-        let stamp = self.backend.commit(request, snapshot, durable).await?;
+        let stamp = self.backend.commit(request, snapshot, until).await?;
         watches.arm(&self.backend);
         Ok(stamp)
     }
@@ -146,7 +147,7 @@ impl LocalTransaction {
         };
         let nothing = Pending::default().take(None);
         self.backend
-            .commit(nothing, snapshot, true)
+            .commit(nothing, snapshot, &Until::Durable)
             .await
             .map(|_| ())
     }
@@ -222,15 +223,15 @@ impl LocalBackend {
         &self,
         request: CommitRequest,
         snapshot: Option<LocalSnapshot>,
-        durable: bool,
+        until: &Until,
     ) -> Result<Option<Stamp>> {
         match (self, snapshot) {
             (Self::Memory(_), _) if request.is_read_only() => Ok(None),
             (Self::Memory(memory), _snapshot) => memory.commit(request).map(Some),
             (Self::Lmdb(lmdb), Some(LocalSnapshot::Lmdb(snapshot))) => {
-                lmdb.commit(request, Some(snapshot), durable).await
+                lmdb.commit(request, Some(snapshot), until).await
             }
-            (Self::Lmdb(lmdb), _) => lmdb.commit(request, None, durable).await,
+            (Self::Lmdb(lmdb), _) => lmdb.commit(request, None, until).await,
         }
     }
 

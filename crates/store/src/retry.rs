@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::call::Attempt;
+use crate::call::{Ahead, Attempt, Until};
 use crate::stats::Counters;
-use crate::{AsStoreError, Call, Error, Store, Transaction};
+use crate::{AsStoreError, Call, Durable, Error, Store, Transaction};
 
 /// The first and the longest pause after conflicts.
 const CONTENTION_PAUSE: (Duration, Duration) =
@@ -34,9 +34,44 @@ impl Store {
         Fut: Future<Output = Result<T, E>>,
     {
         let call = call.into();
+        let until = if call.durable {
+            Until::Durable
+        } else {
+            Until::Visible
+        };
+        self.counted_retry(call, until, body).await
+    }
+
+    /// [`Self::transact`], but returns as soon as the writes are visible to others. Nobody may be told of the result before
+    /// it is durable. Ahead on LMDB only.
+    pub async fn transact_ahead<T, E, Fut>(
+        &self,
+        call: impl Into<Call>,
+        body: impl Fn(Transaction) -> Fut,
+    ) -> Result<(T, Durable), E>
+    where
+        E: From<Error> + AsStoreError,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let ahead = Ahead::default();
+        let until = Until::Ahead(ahead.clone());
+        let value = self.counted_retry(call.into(), until, body).await?;
+        Ok((value, ahead.take()))
+    }
+
+    async fn counted_retry<T, E, Fut>(
+        &self,
+        call: Call,
+        until: Until,
+        body: impl Fn(Transaction) -> Fut,
+    ) -> Result<T, E>
+    where
+        E: From<Error> + AsStoreError,
+        Fut: Future<Output = Result<T, E>>,
+    {
         let counters = self.stats_of(call.name);
         let started = Instant::now();
-        let result = self.retry(call, &counters, started, body).await;
+        let result = self.retry(call, until, &counters, started, body).await;
         let outcome = match &result {
             Ok(_) => "committed",
             Err(error) => error.as_store_error().map_or("aborted", Error::label),
@@ -48,6 +83,7 @@ impl Store {
     async fn retry<T, E, Fut>(
         &self,
         call: Call,
+        until: Until,
         counters: &Counters,
         started: Instant,
         body: impl Fn(Transaction) -> Fut,
@@ -61,7 +97,7 @@ impl Store {
             name: call.name,
             number: 1,
             maybe_committed: false,
-            durable: call.durable,
+            until,
             call: Arc::default(),
         };
         let (mut outage, mut contended) = (None, 0);

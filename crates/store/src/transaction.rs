@@ -329,7 +329,7 @@ impl Transaction {
 
     async fn apply(&self) -> Result<Option<Stamp>> {
         match &self.0.kind {
-            Kind::Local(tx) => tx.commit(self.0.attempt.durable).await,
+            Kind::Local(tx) => tx.commit(&self.0.attempt.until).await,
             Kind::Fdb(tx) => tx.commit().await,
         }
     }

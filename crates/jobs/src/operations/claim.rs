@@ -52,7 +52,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use store::{Call, KeyRange, Transaction};
+use store::{Durable, KeyRange, Transaction};
 use tokio::time::Instant;
 
 use crate::model::header::Header;
@@ -233,10 +233,8 @@ impl Jobs {
     /// [`store::Error::MaybeCommitted`] call this or [`recall_claim`](Self::recall_claim) with the same claim:
     /// otherwise claimed jobs have to time out.
     pub async fn accept_claim(&self, claim: &Claim) -> Result<Claimed> {
-        let claimed = self
-            .transact_claim(claim, false, |tx| async move {
-                self.accept_in(&tx, claim).await
-            })
+        let (claimed, _) = self
+            .transact_claim(claim, |tx| async move { self.accept_in(&tx, claim).await })
             .await?;
         let ready = claimed.jobs.iter().map(|job| job.ready_ms);
         telemetry::accepted(&claim.ty, ready, self.clock().now_ms());
@@ -254,21 +252,18 @@ impl Jobs {
         Ok(claimed.unwrap_or_default().jobs)
     }
 
-    /// A transaction that claims jobs. It need not wait for the disk: if a power cut undoes the claim, the job
+    /// A transaction that claims jobs. A claim need not wait for the disk: if a power cut undoes it, the job
     /// runs again, as after the death of a holder, and everything that the holder has written since comes later
-    /// in the log and is undone, too.
+    /// in the log and is undone, too. What else the transaction does has to wait.
     pub(crate) async fn transact_claim<T, Fut>(
         &self,
         claim: &Claim,
-        durable: bool,
         body: impl Fn(Transaction) -> Fut,
-    ) -> Result<T>
+    ) -> Result<(T, Durable)>
     where
         Fut: Future<Output = Result<T>>,
     {
-        let call = Call::new("accept");
-        let call = if durable { call } else { call.not_durable() };
-        let result = self.store().transact(call, body).await;
+        let result = self.store().transact_ahead("accept", body).await;
         if let Err(Error::Store(store::Error::MaybeCommitted)) = &result {
             claim.memo().unsure = true;
         }

@@ -1,7 +1,8 @@
 //! Waits for work: one service per process and type, for any number of workers.
 //!
 //! Workers send requests through a handle. The service claims jobs for all of them in one transaction, which also ends
-//! the runs that workers have finished. When nothing is due it goes to sleep in steps:
+//! the runs that workers have finished. It does not wait for the disk before the next: only the answers to the ends do.
+//! When nothing is due it goes to sleep in steps:
 //!
 //! ```text
 //! 1 linger     claim again after 1 ms and 2 ms: more jobs often follow, and going to sleep and being
@@ -42,7 +43,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::Watch;
+use store::{Durable, Watch};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -248,9 +249,9 @@ impl Acceptor {
             (None, Some(_)) => Sleep::Linger,
         };
         let result = match self.claim_or_sleep(&claim, &sleep, &finishes(&ended)).await {
-            Ok((claimed, watch, answers)) => {
+            Ok(((claimed, watch, answers), durable)) => {
                 self.runs.begin(&claimed.jobs);
-                answer(ended, answers);
+                answer_once(durable, ended, answers);
                 Ok((claimed, watch))
             }
             Err(error) => {
@@ -304,11 +305,10 @@ impl Acceptor {
         claim: &Claim,
         sleep: &Sleep,
         ended: &[(Job, Finish)],
-    ) -> Result<(Claimed, Option<Option<Watch>>, Vec<Result<Held>>)> {
+    ) -> Result<((Claimed, Option<Option<Watch>>, Vec<Result<Held>>), Durable)> {
         let op = &self.jobs.op();
-        let durable = !ended.is_empty();
         (self.jobs)
-            .transact_claim(claim, durable, |tx| async move {
+            .transact_claim(claim, |tx| async move {
                 // First, so that the claim can have the slots of their limits.
                 let answers = if ended.is_empty() {
                     Vec::new()
@@ -460,6 +460,21 @@ impl Acceptor {
 fn finishes(ended: &[Ended]) -> Vec<(Job, Finish)> {
     let finish = |run: &Ended| (run.job.clone(), run.finish.clone());
     ended.iter().map(finish).collect()
+}
+
+/// Answers when the ends are durable. Meanwhile the acceptor goes on.
+fn answer_once(durable: Durable, ended: Vec<Ended>, answers: Vec<Result<Held>>) {
+    if durable.is_now() || ended.is_empty() {
+        answer(ended, answers);
+        return;
+    }
+    tokio::spawn(async move {
+        let answers = match durable.wait().await {
+            Ok(()) => answers,
+            Err(error) => vec![Err(error.into()); ended.len()],
+        };
+        answer(ended, answers);
+    });
 }
 
 fn answer(ended: Vec<Ended>, answers: Vec<Result<Held>>) {

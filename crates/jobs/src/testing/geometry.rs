@@ -59,7 +59,7 @@ async fn collisions(scheduled: bool, wanted: usize) -> f64 {
     let (me, barrier) = (me(), &Barrier::new(ALL));
     let claims: Vec<_> = (0..ALL).map(|_| jobs.claim(ty, &me, wanted)).collect();
     let accepted = claims.iter().map(|claim| {
-        jobs.transact_claim(claim, true, move |tx| async move {
+        jobs.transact_claim(claim, move |tx| async move {
             let claimed = jobs.accept_in(&tx, claim).await?;
             if tx.attempt() == 1 {
                 barrier.wait().await;
@@ -67,7 +67,8 @@ async fn collisions(scheduled: bool, wanted: usize) -> f64 {
             Ok(claimed.jobs.len())
         })
     });
-    let taken: usize = try_join_all(accepted).await.unwrap().into_iter().sum();
+    let taken = try_join_all(accepted).await.unwrap().into_iter();
+    let taken: usize = taken.map(|(jobs, _)| jobs).sum();
     assert_eq!(taken, ALL * wanted);
     let conflicts = jobs.store().stats()["accept"].conflicts;
     f64::from(u32::try_from(conflicts).unwrap()) / 1_000.0

@@ -107,7 +107,7 @@ impl World {
         let claim = &(self.jobs).claim(&self.ty, &Holder::new("me").unwrap(), 1);
         self.control.set_next_commit(CommitFate::UnknownApplied);
         let id = &id;
-        let held = self.jobs.transact_claim(claim, true, |tx| async move {
+        let held = self.jobs.transact_claim(claim, |tx| async move {
             let held = self.jobs.accept_in(&tx, claim).await?.jobs.len();
             if tx.attempt() == 2 {
                 self.calm.remove(&self.ty, id).await?;
@@ -115,7 +115,7 @@ impl World {
             tx.set(b"held", held.to_string().as_bytes());
             Ok(())
         });
-        held.await.unwrap();
+        let ((), _) = held.await.unwrap();
         let held = self.value(b"held").await;
         (held.as_deref() != Some(b"0")).then(|| format!("a claim of removed jobs: {held:?}"))
     }

@@ -21,9 +21,18 @@ pub(super) struct Waiting {
     pub(super) request: CommitRequest,
     /// Retains the history that conflict detection needs.
     pub(super) snapshot: Option<LmdbSnapshot>,
-    /// Whether the caller waits until it is durable, and not only until it is published.
-    pub(super) durable: bool,
-    pub(super) reply: Reply,
+    /// Told when it is published, or why it is not.
+    pub(super) visible: Option<Reply>,
+    /// Told when it is durable; if nobody is told before, also why it is not published.
+    pub(super) durable: Option<Reply>,
+}
+
+impl Waiting {
+    /// Whether nobody waits for it any more.
+    fn is_cancelled(&self) -> bool {
+        let first = self.visible.as_ref().or(self.durable.as_ref());
+        first.is_some_and(Reply::is_closed)
+    }
 }
 
 /// A commit that waits for the sync. There is no reply if the caller has its answer already.
@@ -58,11 +67,11 @@ pub(super) fn run_commits(
 
 fn commit_group(engine: &Engine, mut group: Vec<Waiting>, syncer: &Syncer, upkeep: &Upkeep) {
     // Skip commits that were cancelled.
-    group.retain(|waiting| !waiting.reply.is_closed());
+    group.retain(|waiting| !waiting.is_cancelled());
     let (mut requests, mut replies, mut snapshots) = (Vec::new(), Vec::new(), Vec::new());
     for waiting in group {
         requests.push(waiting.request);
-        replies.push((waiting.reply, waiting.durable));
+        replies.push((waiting.visible, waiting.durable));
         snapshots.push(waiting.snapshot);
     }
     let committed = (upkeep.wait_for_room(engine)).and_then(|()| engine.commit(requests));
@@ -70,14 +79,15 @@ fn commit_group(engine: &Engine, mut group: Vec<Waiting>, syncer: &Syncer, upkee
     match committed {
         Ok(results) => {
             let mut line = Vec::with_capacity(replies.len());
-            for ((reply, durable), result) in replies.into_iter().zip(results) {
+            for ((visible, durable), result) in replies.into_iter().zip(results) {
                 match result {
-                    Ok(stamp) if durable => line.push((Some(reply), Some(stamp))),
                     Ok(stamp) => {
-                        answer(reply, Ok(Some(stamp)));
-                        line.push((None, None));
+                        if let Some(reply) = visible {
+                            answer(reply, Ok(Some(stamp)));
+                        }
+                        line.push((durable, Some(stamp)));
                     }
-                    Err(error) => answer(reply, Err(error)),
+                    Err(error) => refuse(visible.or(durable), error),
                 }
             }
             if !line.is_empty() {
@@ -85,8 +95,8 @@ fn commit_group(engine: &Engine, mut group: Vec<Waiting>, syncer: &Syncer, upkee
             }
         }
         Err(error) => {
-            for (reply, _) in replies {
-                answer(reply, Err(error.clone()));
+            for (visible, durable) in replies {
+                refuse(visible.or(durable), error.clone());
             }
         }
     }
@@ -195,6 +205,12 @@ impl Syncer {
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refuse(reply: Option<Reply>, error: Error) {
+    if let Some(reply) = reply {
+        answer(reply, Err(error));
     }
 }
 

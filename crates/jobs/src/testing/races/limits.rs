@@ -131,11 +131,11 @@ impl World {
             Freeing::FinishAndClaim => {
                 let (op, claim) = (&jobs.op(), &jobs.claim(ty, &Holder::new("me").unwrap(), 0));
                 let ended = &[(job.clone(), Finish::done())];
-                let ended = jobs.transact_claim(claim, true, |tx| async move {
+                let ended = jobs.transact_claim(claim, |tx| async move {
                     let ended = jobs.finish_many_in(&tx, op, ended).await?;
                     jobs.accept_in(&tx, claim).await.map(|_| drop(ended))
                 });
-                ended.await.unwrap();
+                let ((), _) = ended.await.unwrap();
             }
             Freeing::Remove => jobs.remove(ty, id).await.unwrap(),
             Freeing::Release => drop(jobs.release_limits(job).await.unwrap()),

@@ -49,7 +49,7 @@ pub(super) async fn claim(node: Node, ty: usize, mut rng: SmallRng) {
         let call = history.call("accept", node.index);
         let node_ref = &node;
         let claimed = jobs
-            .transact_claim(claim, false, |tx| async move {
+            .transact_claim(claim, |tx| async move {
                 history.attempt(call, &tx);
                 let claimed = jobs.accept_in(&tx, claim).await?;
                 for accepted in &claimed.jobs {
@@ -57,7 +57,8 @@ pub(super) async fn claim(node: Node, ty: usize, mut rng: SmallRng) {
                 }
                 Ok(claimed)
             })
-            .await;
+            .await
+            .map(|(claimed, _)| claimed);
         history.end(call, &claimed, |claimed| !claimed.jobs.is_empty());
         let accepted = match claimed {
             Ok(claimed) => claimed.jobs,

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use super::{blind, commit, engine, lmdb, manual, rows, set};
+use crate::call::Until;
 use crate::lmdb::Lmdb;
 use crate::pending::Mutation;
-use crate::{AsStoreError, Durability, Error, KeyRange, OpenOptions, Store, Transaction};
+use crate::{AsStoreError, Durability, Durable, Error, KeyRange, OpenOptions, Store, Transaction};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -14,7 +15,8 @@ const ENOSPC: i32 = 28;
 async fn a_failed_sync_is_never_a_success() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = lmdb(directory.path());
-    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None, true);
+    let put =
+        |value: &'static str| store.commit(blind(vec![set("k", value)]), None, &Until::Durable);
     put("1").await.expect("committed");
     store.engine().log.trace.fail_sync(EIO);
     let error = put("2").await.expect_err("the outcome is unknown");
@@ -27,14 +29,16 @@ async fn a_failed_sync_is_never_a_success() {
     }
     let seen = store.snapshot().expect("a snapshot");
     assert_eq!(seen.get(b"k").expect("read").as_deref(), Some(&b"2"[..]));
-    let told = store.commit(blind(Vec::new()), Some(seen), true).await;
+    let told = store
+        .commit(blind(Vec::new()), Some(seen), &Until::Durable)
+        .await;
     assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
     drop(store);
     let store = lmdb(directory.path());
     let value = store.latest(b"k").expect("read");
     assert!(matches!(value.as_deref(), Some(b"1" | b"2")), "{value:?}");
     store
-        .commit(blind(vec![set("k", "4")]), None, true)
+        .commit(blind(vec![set("k", "4")]), None, &Until::Durable)
         .await
         .expect("committed");
 }
@@ -43,7 +47,8 @@ async fn a_failed_sync_is_never_a_success() {
 async fn a_full_disk_refuses_and_recovers() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = lmdb(directory.path());
-    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None, true);
+    let put =
+        |value: &'static str| store.commit(blind(vec![set("k", value)]), None, &Until::Durable);
     put("1").await.expect("committed");
     store.engine().log.trace.fail_writes(Some(ENOSPC));
     for _ in 0..2 {
@@ -79,7 +84,13 @@ async fn a_full_map_says_how_to_raise_it() {
     let store = with_map(directory.path(), 1 << 20);
     let value = vec![7; 50_000];
     let key = |number: u32| format!("k{number:03}");
-    let fill = |number: u32| store.commit(blind(vec![set(key(number), value.clone())]), None, true);
+    let fill = |number: u32| {
+        store.commit(
+            blind(vec![set(key(number), value.clone())]),
+            None,
+            &Until::Durable,
+        )
+    };
     let mut count = 0;
     let error = loop {
         match fill(count).await {
@@ -98,7 +109,7 @@ async fn a_full_map_says_how_to_raise_it() {
     let range = KeyRange::prefix(b"k0");
     let clear = Mutation::ClearRange { range };
     store
-        .commit(blind(vec![clear]), None, true)
+        .commit(blind(vec![clear]), None, &Until::Durable)
         .await
         .expect("committed");
     store.engine().checkpoint().expect("in the tree");
@@ -107,7 +118,10 @@ async fn a_full_map_says_how_to_raise_it() {
     let store = with_map(directory.path(), 64 << 20);
     for number in 0..100 {
         let request = blind(vec![set(key(number), value.clone())]);
-        store.commit(request, None, true).await.expect("committed");
+        store
+            .commit(request, None, &Until::Durable)
+            .await
+            .expect("committed");
     }
     store.engine().checkpoint().expect("in the tree");
     assert_eq!(all(&store), 100);
@@ -146,11 +160,11 @@ async fn what_was_read_is_durable_before_it_is_told() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = lmdb(directory.path());
     store
-        .commit(blind(vec![set("old", "1")]), None, true)
+        .commit(blind(vec![set("old", "1")]), None, &Until::Durable)
         .await
         .expect("committed");
     let gate = store.engine().log.trace.hold_syncs();
-    let writing = store.commit(blind(vec![set("new", "1")]), None, true);
+    let writing = store.commit(blind(vec![set("new", "1")]), None, &Until::Durable);
     tokio::pin!(writing);
     while store.latest(b"new").expect("read").is_none() {
         assert!(futures::poll!(writing.as_mut()).is_pending());
@@ -163,14 +177,14 @@ async fn what_was_read_is_durable_before_it_is_told() {
     };
     // A transaction that read only durable data returns at once.
     store
-        .commit(blind(Vec::new()), read(b"old"), true)
+        .commit(blind(Vec::new()), read(b"old"), &Until::Durable)
         .await
         .expect("told");
-    let told = store.commit(blind(Vec::new()), read(b"new"), true);
+    let told = store.commit(blind(Vec::new()), read(b"new"), &Until::Durable);
     tokio::pin!(told);
     let version = store.snapshot().expect("a snapshot");
     version.see_version();
-    let told_version = store.commit(blind(Vec::new()), Some(version), true);
+    let told_version = store.commit(blind(Vec::new()), Some(version), &Until::Durable);
     tokio::pin!(told_version);
     for _ in 0..100 {
         assert!(futures::poll!(told.as_mut()).is_pending());
@@ -182,6 +196,45 @@ async fn what_was_read_is_durable_before_it_is_told() {
     told.await.expect("told");
     told_version.await.expect("told");
     writing.await.expect("committed");
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_ahead_says_when_it_is_durable() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let disk = lmdb(directory.path());
+    let url = format!("lmdb:{}", directory.path().display());
+    let store = Store::open(&url).await.expect("the same store");
+    let add = || {
+        store.transact_ahead("add", async |tx: Transaction| {
+            tx.add(b"n", 1);
+            Ok::<_, Error>(())
+        })
+    };
+    let read = || store.transact_ahead("read", async |tx: Transaction| tx.get(b"n").await);
+    let gate = disk.engine().log.trace.hold_syncs();
+    let ((), first) = add().await.expect("visible");
+    let ((), second) = add().await.expect("visible");
+    let (seen, third) = read().await.expect("visible");
+    assert_eq!(seen.as_deref(), Some(&2_u64.to_le_bytes()[..]));
+    let all = [first, second, third];
+    assert!(all.iter().all(|durable| !durable.is_now()));
+    let all = futures::future::try_join_all(all.map(Durable::wait));
+    tokio::pin!(all);
+    for _ in 0..100 {
+        assert!(futures::poll!(all.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(gate);
+    all.await.expect("durable");
+    let (_, durable) = read().await.expect("visible");
+    assert!(durable.is_now());
+    // Not the sync that may still be under way for the first of them.
+    let gate = disk.engine().log.trace.hold_syncs();
+    let ((), lost) = add().await.expect("visible");
+    disk.engine().log.trace.fail_sync(EIO);
+    drop(gate);
+    let told = lost.wait().await;
+    assert!(matches!(told, Err(Error::MaybeCommitted)), "{told:?}");
 }
 
 /// An error also reveals what was read: "the document already exists".
@@ -230,11 +283,11 @@ async fn what_was_read_is_durable_before_a_body_refuses() {
             Ok::<_, Error>(())
         })
     };
-    disk.commit(blind(vec![set("old", "1")]), None, true)
+    disk.commit(blind(vec![set("old", "1")]), None, &Until::Durable)
         .await
         .expect("committed");
     let gate = disk.engine().log.trace.hold_syncs();
-    let writing = disk.commit(blind(vec![set("new", "1")]), None, true);
+    let writing = disk.commit(blind(vec![set("new", "1")]), None, &Until::Durable);
     tokio::pin!(writing);
     while disk.latest(b"new").expect("read").is_none() {
         assert!(futures::poll!(writing.as_mut()).is_pending());
@@ -267,13 +320,13 @@ async fn relaxed_commits_do_not_wait() {
     let store = Lmdb::open_tuned(directory.path(), &options, manual()).expect("opened");
     let gate = store.engine().log.trace.hold_syncs();
     store
-        .commit(blind(vec![set("k", "1")]), None, true)
+        .commit(blind(vec![set("k", "1")]), None, &Until::Durable)
         .await
         .expect("committed");
     let snapshot = store.snapshot().expect("a snapshot");
     assert!(snapshot.get(b"k").expect("read").is_some());
     store
-        .commit(blind(Vec::new()), Some(snapshot), true)
+        .commit(blind(Vec::new()), Some(snapshot), &Until::Durable)
         .await
         .expect("told");
     drop(gate);
@@ -315,7 +368,8 @@ async fn who_does_not_wait_for_the_disk_is_told_before_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = lmdb(directory.path());
     let gate = store.engine().log.trace.hold_syncs();
-    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None, false);
+    let put =
+        |value: &'static str| store.commit(blind(vec![set("k", value)]), None, &Until::Visible);
     for value in ["1", "2"] {
         put(value).await.expect("seen by others");
         let seen = store.snapshot().expect("a snapshot");
@@ -324,7 +378,10 @@ async fn who_does_not_wait_for_the_disk_is_told_before_it() {
             Some(value.as_bytes())
         );
         // A transaction that has read it need not wait either.
-        (store.commit(blind(Vec::new()), Some(seen), false).await).expect("told");
+        (store
+            .commit(blind(Vec::new()), Some(seen), &Until::Visible)
+            .await)
+            .expect("told");
     }
     drop(gate);
     // It will be synced, although no transaction waits for it.
