@@ -146,16 +146,28 @@ impl Core {
     /// the caller holds a lock.
     pub(super) fn forget(&mut self) -> Vec<Arc<Layer>> {
         let mut forgotten = Vec::new();
-        while (self.retired.front()).is_some_and(|(_, view)| view.strong_count() == 0) {
-            self.retired.pop_front();
-        }
-        let oldest = self.retired.front().and_then(|(_, view)| view.upgrade());
-        let oldest = oldest.map_or(self.version, |view| view.version);
+        let oldest = self.oldest();
         while let Some(layer) = self.past.pop_front_if(|layer| layer.last() <= oldest) {
             self.floor = self.floor.max(layer.last());
             forgotten.push(layer);
         }
         forgotten
+    }
+
+    /// The version of the oldest snapshot; the newest version if there is none.
+    fn oldest(&mut self) -> u64 {
+        while (self.retired.front()).is_some_and(|(_, view)| view.strong_count() == 0) {
+            self.retired.pop_front();
+        }
+        let oldest = self.retired.front().and_then(|(_, view)| view.upgrade());
+        oldest.map_or(self.version, |view| view.version)
+    }
+
+    /// Drops the history up to a version, or up to the oldest snapshot. Returns up to where.
+    pub(super) fn forget_until(&mut self, version: u64) -> u64 {
+        let until = self.oldest().min(version);
+        self.floor = self.floor.max(until);
+        until
     }
 
     /// The views that were replaced longer than `age` ago and are still in use.
@@ -189,7 +201,8 @@ impl Core {
             .expect("a stack always has a top layer")
     }
 
-    /// Adds a top layer unless the last one is empty.
+    /// Adds a top layer unless the last one is empty. So every snapshot that has rows of the top layer has them above the same
+    /// state of the tree, which [`sweep`](super::engine::Engine::sweep) relies on.
     fn set_stack(&mut self, tree: Arc<TreeState>, mut layers: Vec<Arc<Layer>>) {
         if layers.last().is_none_or(|layer| !layer.is_empty()) {
             layers.push(Arc::new(Layer::new(self.version)));

@@ -20,6 +20,9 @@ use crate::{Error, Result};
 /// What a row takes in the tree besides its key and value: a checksum and LMDB's own structures.
 const ROW_OVERHEAD_BYTES: usize = 24;
 
+/// Rows that are removed while the top layer is locked.
+const SWEEP: usize = if cfg!(test) { 2 } else { 256 };
+
 /// Sizes and intervals; only tests change them.
 #[derive(Debug, Clone)]
 pub(super) struct Tuning {
@@ -241,6 +244,43 @@ impl Engine {
         });
         self.control.set_in_tree(mark.version);
         self.follow_tree()
+    }
+
+    /// How many rows [`Self::sweep`] might remove.
+    pub(super) fn dead(&self) -> usize {
+        let core = self.core();
+        core.stack.layers.last().map_or(0, |top| top.dead())
+    }
+
+    /// Removes the rows of deleted keys that are in memory only. The caller holds the checkpoint lock: a process that moved
+    /// the log into the tree meanwhile might do so up to a version in which such a key is there. The next to do so reads
+    /// the log to its end before.
+    pub(super) fn sweep(&self) -> Result<()> {
+        self.check()?;
+        self.follow_tree()?;
+        let mark = self.tree.mark()?;
+        let (stack, until) = {
+            let mut core = self.core();
+            // A process that was killed may have left a newer tree without saying so.
+            if mark.is_none_or(|mark| mark.version != core.tree().version) {
+                return Ok(());
+            }
+            // A transaction that has found no row is told so once that is durable.
+            let until = core.forget_until(self.control.durable());
+            (Arc::clone(&core.stack), until)
+        };
+        let Some((top, below)) = stack.layers.split_last() else {
+            return Ok(());
+        };
+        loop {
+            let mut keys = top.take_dead(until, SWEEP);
+            if keys.is_empty() {
+                return Ok(());
+            }
+            keys.retain(|key| !below.iter().any(|layer| layer.has(key)));
+            let gone = stack.tree.without(keys)?;
+            top.sweep(&gone, until);
+        }
     }
 
     /// Frees what no snapshot needs, and closes views that were replaced longer than `age_max` ago.

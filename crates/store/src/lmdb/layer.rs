@@ -4,8 +4,11 @@
 //! commits add to it. A cleared range is one entry, however many rows of the tree it hides. The state
 //! of a key is the newest of its row and the range clears that contain it; within one version, the row
 //! was written after the clear.
+//!
+//! A row without a value hides one below. Where there is none, it is swept away: the rows of a queue live for
+//! milliseconds, and whoever looks for the first of them would pass all that came before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -32,6 +35,9 @@ pub(super) struct Layer {
 #[derive(Debug, Default)]
 pub(super) struct Content {
     rows: BTreeMap<Bytes, Row>,
+    /// Keys that were written and then cleared, oldest first, until they are looked at. Most of those that were only
+    /// cleared are in the tree.
+    dead: VecDeque<(u64, Bytes)>,
     cleared: RangeVersions,
     /// Explicit write conflicts.
     touched: RangeVersions,
@@ -104,6 +110,35 @@ impl Layer {
             (Some(row), _) => Some(row.clone()),
             (None, cleared) => cleared.map(State::cleared),
         }
+    }
+
+    /// How many keys were written, cleared and not looked at.
+    pub(super) fn dead(&self) -> usize {
+        self.read().dead.len()
+    }
+
+    /// Up to `max` keys that were written and then cleared, up to a version. Each is returned once.
+    pub(super) fn take_dead(&self, until: u64, max: usize) -> Vec<Bytes> {
+        let mut content = self.write();
+        let dead = content.dead.iter().take(max);
+        let count = dead.take_while(|(version, _)| *version <= until).count();
+        (content.dead.drain(..count)).map(|(_, key)| key).collect()
+    }
+
+    /// Removes the rows of these keys if they have had no value since a version or longer. Nothing below may have them,
+    /// and no snapshot may be older.
+    pub(super) fn sweep(&self, keys: &[Bytes], since: u64) {
+        let mut content = self.write();
+        for key in keys {
+            let newest = content.rows.get(key).map(|row| &row.newest);
+            if newest.is_some_and(|state| state.value.is_none() && state.version <= since) {
+                content.rows.remove(key);
+            }
+        }
+    }
+
+    pub(super) fn has(&self, key: &[u8]) -> bool {
+        self.read().rows.contains_key(key)
     }
 
     /// True if something in `range` was written after `version`.
@@ -188,13 +223,17 @@ impl Content {
 
     fn put(&mut self, key: &Bytes, version: u64, value: Option<Bytes>) {
         let state = State { version, value };
-        match self.rows.get_mut(key) {
-            Some(row) if row.newest.version == version => row.newest = state,
-            Some(row) => row.older.push(std::mem::replace(&mut row.newest, state)),
-            None => {
-                let (newest, older) = (state, Vec::new());
-                self.rows.insert(key.clone(), Row { newest, older });
+        if let Some(row) = self.rows.get_mut(key) {
+            if state.value.is_none() && row.newest.value.is_some() {
+                self.dead.push_back((version, key.clone()));
             }
+            let old = std::mem::replace(&mut row.newest, state);
+            if old.version < version {
+                row.older.push(old);
+            }
+        } else {
+            let (newest, older) = (state, Vec::new());
+            self.rows.insert(key.clone(), Row { newest, older });
         }
     }
 

@@ -366,6 +366,22 @@ impl TreeState {
         })
     }
 
+    /// Those of these keys that it does not have.
+    pub(super) fn without(&self, mut keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
+        self.with(|txn| {
+            let mut gone = Vec::with_capacity(keys.len());
+            // In order, neighbours are on the same page.
+            keys.sort_unstable();
+            for key in keys {
+                let stored = (self.tree.rows).get(txn, &encode(&key));
+                if stored.map_err(|error| self.tree.fail(error))?.is_none() {
+                    gone.push(key);
+                }
+            }
+            Ok(gone)
+        })
+    }
+
     /// The first rows of `range` that lie in `parts`, disjoint and in key order.
     pub(super) fn rows(
         &self,

@@ -1,5 +1,5 @@
 //! Background work: following the commits of other processes, freeing what old snapshots held, moving
-//! the log into the tree, and recycling log segments.
+//! the log into the tree, removing rows of deleted keys that need not go there, and recycling log segments.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,9 @@ use crate::{Error, Result};
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 const STALE_READERS_INTERVAL: Duration = Duration::from_mins(1);
+/// How often to remove rows of deleted keys, and from how many on.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
+const DEAD_MIN: usize = 64;
 /// The pause after a checkpoint that failed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// How many times the size of a checkpoint may be in the log before commits are delayed, and before
@@ -126,7 +129,12 @@ impl Upkeep {
         loop {
             let mut state = self.lock();
             if !state.closed && !state.requested {
-                let waited = self.checkpoint.wait_timeout(state, IDLE_INTERVAL);
+                let pause = if engine.dead() >= DEAD_MIN {
+                    SWEEP_INTERVAL
+                } else {
+                    IDLE_INTERVAL
+                };
+                let waited = self.checkpoint.wait_timeout(state, pause);
                 (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             }
             state.requested = false;
@@ -170,12 +178,13 @@ impl Upkeep {
     }
 }
 
-/// Makes a checkpoint and prepares segments, unless another process is doing so. True if a checkpoint
-/// was made.
+/// Makes a checkpoint, prepares segments, and removes rows of deleted keys, unless another process is doing so. True if a
+/// checkpoint was made.
 fn maintain(engine: &Engine, checkpoint: bool) -> Result<bool> {
     let fail = |error| no_room(engine, error);
     let wants_next = (engine.log.wants_next(engine.core().position)).map_err(fail)?;
-    if !checkpoint && !wants_next {
+    let sweeps = !checkpoint && engine.dead() >= DEAD_MIN;
+    if !checkpoint && !wants_next && !sweeps {
         return Ok(false);
     }
     let Some(locked) = engine.checkpoint_lock.try_lock().map_err(fail)? else {
@@ -183,6 +192,9 @@ fn maintain(engine: &Engine, checkpoint: bool) -> Result<bool> {
     };
     if checkpoint {
         engine.checkpoint()?;
+    }
+    if sweeps {
+        engine.sweep()?;
     }
     make_room(engine, wants_next)?;
     drop(locked);

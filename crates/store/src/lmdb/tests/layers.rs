@@ -1,12 +1,16 @@
 //! Snapshots of every age against a plain map of each version.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::{blind, commit, engine, set};
 use crate::lmdb::LmdbSnapshot;
+use crate::lmdb::engine::Engine;
+use crate::lmdb::layer::Layer;
+use crate::lmdb::tree::Mark;
 use crate::pending::{CommitRequest, Mutation, add};
 use crate::{Error, KeyRange, RangeOptions};
 
@@ -19,6 +23,8 @@ enum Step {
     Group(Vec<Mutation>, Vec<Mutation>),
     Keep,
     Checkpoint,
+    Sync,
+    Sweep,
     Forget,
     Reopen,
 }
@@ -53,6 +59,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (mutations(), mutations()).prop_map(|(a, b)| Step::Group(a, b)),
         3 => Just(Step::Keep),
         2 => Just(Step::Checkpoint),
+        2 => Just(Step::Sync),
+        4 => Just(Step::Sweep),
         1 => Just(Step::Forget),
         1 => Just(Step::Reopen),
     ]
@@ -122,6 +130,8 @@ proptest! {
                 }
                 Step::Keep => kept.push((store.snapshot().expect("a snapshot"), model.clone())),
                 Step::Checkpoint => store.checkpoint().expect("in the tree"),
+                Step::Sync => store.sync().expect("synced"),
+                Step::Sweep => store.sweep().expect("swept"),
                 Step::Forget => store.forget(std::time::Duration::from_hours(1)),
                 Step::Reopen => {
                     kept.clear();
@@ -181,7 +191,7 @@ fn an_overdue_snapshot_is_cut() {
     let store = engine(directory.path()).expect("opened");
     commit(&store, blind(vec![set("k", "0")])).expect("committed");
     let old = store.snapshot().expect("a snapshot");
-    let tree = std::sync::Arc::downgrade(&store.core().stack.tree);
+    let tree = Arc::downgrade(&store.core().stack.tree);
     commit(&store, blind(vec![set("k", "1")])).expect("committed");
     store.checkpoint().expect("in the tree");
     assert!(tree.upgrade().is_some());
@@ -193,4 +203,152 @@ fn an_overdue_snapshot_is_cut() {
     assert!(matches!(old.get(b"k"), Err(Error::TooOld)));
     let new = store.snapshot().expect("a snapshot");
     assert_eq!(new.get(b"k").expect("read").as_deref(), Some(&b"1"[..]));
+}
+
+/// How many rows are in memory.
+fn held(store: &Engine) -> usize {
+    let layers = store.core().stack.layers.clone();
+    (layers.iter())
+        .map(|layer| layer.read().rows().count())
+        .sum()
+}
+
+fn clear(key: &'static str) -> Mutation {
+    let key = key.into();
+    Mutation::Clear { key }
+}
+
+#[test]
+fn rows_of_deleted_keys_are_swept_away() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = engine(directory.path()).expect("opened");
+    let sweep = || {
+        store.sync().expect("synced");
+        store.sweep().expect("swept");
+        held(&store)
+    };
+    commit(&store, blind(vec![set("tree", "0")])).expect("committed");
+    store.checkpoint().expect("in the tree");
+    let all = ["a", "b", "c", "d", "e", "tree", "none"];
+    commit(
+        &store,
+        blind(all[..5].iter().map(|key| set(*key, "1")).collect()),
+    )
+    .expect("committed");
+    let old = store.snapshot().expect("a snapshot");
+    commit(&store, blind(all.map(clear).into())).expect("committed");
+    store.sweep().expect("swept");
+    assert_eq!(held(&store), 7, "nothing is durable yet");
+    assert_eq!(sweep(), 7, "a snapshot is older");
+    assert_eq!(old.get(b"a").expect("read").as_deref(), Some(&b"1"[..]));
+    drop(old);
+    commit(&store, blind(vec![set("e", "2")])).expect("committed");
+    assert_eq!(
+        sweep(),
+        3,
+        "one has a value again, and two were not written here"
+    );
+    let rows = super::rows(&store);
+    assert_eq!(rows.len(), 1);
+    assert_eq!((&*rows[0].key, &*rows[0].value), (&b"e"[..], &b"2"[..]));
+    // Its tombstone is in the layer below one that does not change any more.
+    let frozen = store.core().freeze();
+    assert_eq!(frozen.len(), 1);
+    let writes = [set("e", "3"), set("f", "1"), set("tree", "2")];
+    for mutation in writes.into_iter().chain(["e", "f", "tree"].map(clear)) {
+        commit(&store, blind(vec![mutation])).expect("committed");
+    }
+    assert_eq!(sweep(), 5, "two hide a row below");
+    assert!(super::rows(&store).is_empty());
+    store.checkpoint().expect("in the tree");
+    assert_eq!(held(&store), 0);
+    assert!(super::rows(&store).is_empty());
+    store.close();
+    drop(store);
+    let store = engine(directory.path()).expect("opened");
+    assert!(super::rows(&store).is_empty());
+    store.close();
+}
+
+/// A conflict that can no longer be seen is not overlooked.
+#[test]
+fn a_commit_is_too_old_for_rows_that_were_swept_away() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = engine(directory.path()).expect("opened");
+    commit(&store, blind(vec![set("k", "1")])).expect("committed");
+    let snapshot = store.snapshot().expect("a snapshot");
+    let request = || CommitRequest {
+        read_version: Some(snapshot.version()),
+        reads: vec![KeyRange::key(b"k")],
+        writes: Vec::new(),
+        mutations: vec![set("x", "1")],
+    };
+    commit(&store, blind(vec![clear("k")])).expect("committed");
+    store.sync().expect("synced");
+    store.sweep().expect("swept");
+    let error = commit(&store, request()).expect_err("a conflict");
+    assert!(matches!(error, Error::Conflict), "{error}");
+    let request = request();
+    drop(snapshot);
+    store.sweep().expect("swept");
+    commit(&store, blind(vec![clear("other")])).expect("committed");
+    store.sync().expect("synced");
+    store.sweep().expect("swept");
+    let error = commit(&store, request).expect_err("it cannot be told");
+    assert!(matches!(error, Error::TooOld | Error::Conflict), "{error}");
+}
+
+/// A process that is killed after it has moved the log into the tree, and before it says so, leaves rows there that others
+/// do not see yet.
+#[test]
+fn nothing_is_swept_away_under_a_newer_tree() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = engine(directory.path()).expect("opened");
+    commit(&store, blind(vec![set("k", "1")])).expect("committed");
+    store.sync().expect("synced");
+    let (layers, mark) = in_memory(&store);
+    (store.tree.merge(&layers, 0, mark)).expect("in the tree");
+    commit(&store, blind(vec![clear("k")])).expect("committed");
+    store.sync().expect("synced");
+    store.sweep().expect("swept");
+    store.checkpoint().expect("in the tree");
+    assert!(super::rows(&store).is_empty());
+    store.close();
+}
+
+/// Another process moves a part of this one's top layer into the tree. A snapshot above the tree of before sees what was
+/// deleted in that part, and written and deleted again since.
+#[test]
+fn nothing_is_swept_away_under_a_snapshot_above_an_older_tree() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = engine(directory.path()).expect("opened");
+    commit(&store, blind(vec![set("k", "1")])).expect("committed");
+    store.checkpoint().expect("in the tree");
+    let since = store.core().version;
+    commit(&store, blind(vec![clear("k")])).expect("committed");
+    store.sync().expect("synced");
+    let (layers, mark) = in_memory(&store);
+    (store.tree.merge(&layers, since, mark)).expect("in the tree");
+    for mutation in [set("k", "2"), clear("k")] {
+        commit(&store, blind(vec![mutation])).expect("committed");
+    }
+    store.sync().expect("synced");
+    let snapshot = store.snapshot().expect("a snapshot");
+    store.control.set_in_tree(mark.version);
+    store.sweep().expect("swept");
+    assert_eq!(snapshot.get(b"k").expect("read"), None);
+    drop(snapshot);
+    store.sweep().expect("swept");
+    assert_eq!(held(&store), 1, "it is in a layer below the new top");
+    assert!(super::rows(&store).is_empty());
+    store.checkpoint().expect("in the tree");
+    assert!(super::rows(&store).is_empty());
+    store.close();
+}
+
+/// The layers, and the mark of a tree that has all of them.
+fn in_memory(store: &Engine) -> (Vec<Arc<Layer>>, Mark) {
+    let core = store.core();
+    let (version, position) = (core.version, core.position);
+    (core.stack.layers.clone(), Mark { version, position })
 }
