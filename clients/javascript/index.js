@@ -5,7 +5,7 @@ const PAUSES = [0, 100, 500, 2_000];
 const UNAVAILABLE = [502, 503, 504];
 const BEATS_MAX = 500;
 // Of calls that share a request: how many, about how long, and how many of their requests at a time.
-const CALLS_MAX = 500, CALLS_LENGTH_MAX = 1_000_000, REQUESTS_MAX = 2;
+const CALLS_MAX = 500, CALLS_LENGTH_MAX = 1_000_000, REQUESTS_MAX = 8;
 // Between heartbeats with progress, between tries to reach the service, and to give back jobs when a worker stops.
 const PROGRESS_MS = 1_000, UNREACHABLE_MS = 5_000, LAST_MS = 10_000;
 
