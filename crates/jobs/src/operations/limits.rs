@@ -66,10 +66,7 @@ impl Jobs {
                 self.set_limit_in(&tx, &op, ty, name, limit).await
             })
             .await?;
-        for limit in self.limits_in_use(ty, name).await? {
-            self.serve_waiting(ty, &limit).await?;
-        }
-        Ok(())
+        self.serve_limit(ty, name).await
     }
 
     /// [`Self::set_limit`] in the caller's transaction, with an `op` of its own. Jobs that wait for a limit that was raised
@@ -124,9 +121,12 @@ impl Jobs {
         tx.set(&self.keys().limits_version(ty), &version);
     }
 
-    /// Gives free slots of a limit to jobs that wait for it, after [`Self::set_limit_in`].
+    /// Gives free slots of a limit, or of those of its group, to jobs that wait for them, after [`Self::set_limit_in`].
     pub async fn serve_limit(&self, ty: &JobType, name: &LimitName) -> Result<()> {
-        self.serve_waiting(ty, &name.0).await
+        for limit in self.limits_in_use(ty, name).await? {
+            self.serve_waiting(ty, &limit).await?;
+        }
+        Ok(())
     }
 
     /// The limits of a type that have a setting.

@@ -54,7 +54,7 @@ async fn a_higher_limit_lets_waiting_jobs_run() {
     };
     queue.put_type(&name, &settings("{}")).await.unwrap();
     let ty = queue.find(&name).await.unwrap();
-    let job: NewJob = serde_json::from_str(r#"{"data":1,"key":"a"}"#).unwrap();
+    let job: NewJob = serde_json::from_str(r#"{"data":1,"key":"a|x"}"#).unwrap();
     let jobs = (0..3).map(|_| Ok(job.clone())).collect();
     queue.add(&ty, jobs, None).await.unwrap();
     assert_eq!((claim().await, claim().await), (1, 0));
