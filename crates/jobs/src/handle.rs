@@ -15,6 +15,8 @@ use crate::operations::deleted::Deleted;
 use crate::operations::heartbeats::Heartbeats;
 use crate::operations::limits::settings::{FreedSlots, KnownLimits};
 use crate::operations::types::known::KnownTypes;
+#[cfg(test)]
+use crate::testing::moves::Moves;
 use crate::testing::planted::Planted;
 use crate::{Clock, Entropy, Error, JobId, JobType, Op, Result};
 
@@ -40,6 +42,8 @@ struct Inner {
     /// Shared by all handles of a process on the queue.
     known_types: Arc<KnownTypes>,
     labels: BTreeMap<JobType, Label>,
+    #[cfg(test)]
+    moves: Option<Arc<Moves>>,
 }
 
 /// Maps data of a type to its label.
@@ -67,6 +71,8 @@ impl Jobs {
             known_limits: Arc::default(),
             known_types: Arc::default(),
             labels: BTreeMap::new(),
+            #[cfg(test)]
+            moves: None,
         }))
     }
 
@@ -91,7 +97,21 @@ impl Jobs {
             known_limits: Arc::clone(&same.known_limits),
             known_types: Arc::clone(&same.known_types),
             labels,
+            #[cfg(test)]
+            moves: same.moves.clone(),
         }))
+    }
+
+    /// The same new handle, which records what it does to jobs with limits.
+    #[cfg(test)]
+    pub(crate) fn recording(mut self, moves: &Arc<Moves>) -> Self {
+        Arc::get_mut(&mut self.0).unwrap().moves = Some(Arc::clone(moves));
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn moves(&self) -> Option<&Moves> {
+        self.0.moves.as_deref()
     }
 
     pub(crate) fn label(&self, ty: &JobType, data: &[u8]) -> u8 {

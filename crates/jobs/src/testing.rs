@@ -19,9 +19,13 @@ mod golden;
 #[cfg(test)]
 mod limits;
 #[cfg(test)]
+mod log;
+#[cfg(test)]
 mod mistake;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+pub(crate) mod moves;
 pub(crate) mod planted;
 #[cfg(test)]
 mod races;

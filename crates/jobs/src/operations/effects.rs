@@ -152,6 +152,11 @@ impl Effects<'_> {
                 *header = None;
             }
         }
+        #[cfg(test)]
+        if let Some(moves) = self.jobs.moves() {
+            let (before, after) = (old.as_deref(), header.as_deref());
+            moves.note(tx, self.cx.now_ms, (ty, id), before, after);
+        }
         self.move_slots(ty, id, old.as_deref(), header.as_deref(), spent);
         if counted {
             let kind = |header: &Header| (header.state(), header.tag());

@@ -4,6 +4,7 @@
 //! claim     reads   LIMIT (type), SLOT it takes          writes  SLOT
 //!           or, if there is none, all SLOT of the limit  writes  PENDING 2: the job waits
 //!                                                                SLOT: jobs may wait ([`contended`]), unless known
+//!           of a limit that was lowered, all SLOT        writes  SLOT, cleared: a job that was given one gives it back
 //! end       reads   LIMIT (type), SLOT: may jobs wait    writes  SLOT, cleared
 //!           or PENDING 2 of the type, for several limits
 //!           and, if they may, PENDING 2 of the limit     writes  SLOT: for the first job that waits
@@ -12,6 +13,7 @@
 //! So two claims of one slot conflict, and so do a claim that finds no slot and an end that finds no job: one of them
 //! runs again and sees the other. Settings are cached, under a version that each of these reads.
 
+mod changed;
 mod check;
 mod cold;
 pub(crate) mod contended;
@@ -19,7 +21,7 @@ mod relax;
 pub(crate) mod settings;
 pub(crate) mod slots;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -237,4 +239,34 @@ impl Jobs {
         }
         Ok(self.known_limits().set(ty, rules))
     }
+}
+
+/// The number of slots that jobs have. The others are not free yet for a rate.
+fn booked(rows: &BTreeMap<u32, Slot>) -> usize {
+    rows.values().filter(|slot| slot.id.is_some()).count()
+}
+
+/// Slots below the maximum that can be given to jobs, earliest first, when these are in use or not free yet.
+fn usable(
+    rows: &BTreeMap<u32, Slot>,
+    rule: Rule,
+    wanted: usize,
+    now_ms: i64,
+) -> VecDeque<(u32, i64)> {
+    let max = rule.limit.max;
+    if rule.limit.per_ms.is_some() {
+        let mut free: Vec<(u32, i64)> = (0..max)
+            .filter_map(|n| match rows.get(&n) {
+                Some(slot) if slot.id.is_some() => None,
+                Some(slot) => Some((n, slot.free_ms.max(0))),
+                None => Some((n, 0)),
+            })
+            .collect();
+        free.sort_by_key(|(_, free_ms)| (*free_ms).max(now_ms));
+        free.truncate(wanted);
+        return free.into();
+    }
+    let left = (max as usize).saturating_sub(booked(rows)).min(wanted);
+    let free = (0..max).filter(|n| rows.get(n).is_none_or(|slot| slot.id.is_none()));
+    free.map(|n| (n, 0)).take(left).collect()
 }

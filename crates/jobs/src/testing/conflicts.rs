@@ -27,7 +27,11 @@ const REDUNDANT: &[(Weaken, &str)] = &[
         "as above",
     ),
     (
-        reads("clear_bells", Table::Sleeper, Weakened::All, false),
+        reads("clear_bells", Table::Sleeper, Weakened::Later, false),
+        "as below",
+    ),
+    (
+        reads("clear_bells", Table::Sleeper, Weakened::First, false),
         "a sleeper hangs no bell twice, so that a stale one only ever goes away. It is the read \
          of clear_bells in NOTIFIER, where a bell may be touched again",
     ),

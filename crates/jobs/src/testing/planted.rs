@@ -78,6 +78,14 @@ pub enum Bug {
     HandOverLost,
     /// A freed slot is free although jobs wait for it.
     WaitersSkipped,
+    /// A job with a slot of its key needs none of its pool.
+    PoolIgnored,
+    /// A rate does not count the runs that start.
+    RateUnspent,
+    /// A job that was given a slot starts although the limit was lowered since.
+    LoweredTooLate,
+    /// A freed slot goes to the same one of all jobs that wait, whichever waits longest.
+    LastWaiterFirst,
     /// A tenant without ready jobs is removed although one has just been added.
     TenantLeavesBlindly,
     /// A claim takes no jobs of the tenant that is next.

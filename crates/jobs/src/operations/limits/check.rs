@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
 
-use super::slots::usable;
+use super::usable;
 use crate::model::header::{Header, Place};
 use crate::model::keys::{Keys, WAITED};
 use crate::model::limits::{Slot, Taken};

@@ -11,15 +11,15 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use store::{KeyRange, RangeOptions, Transaction};
 
-use super::GRANTS;
 use super::contended::{Freed, RUN, runs};
+use super::{GRANTS, booked, usable};
 use crate::model::header::{Header, Place};
 use crate::model::keys::Keys;
 use crate::model::limits::{Rule, Slot, Taken, Which};
 use crate::model::machine::{Event, Slots, Wait};
 use crate::operations::effects::Effects;
-use crate::testing::planted::Bug;
-use crate::{Class, Error, JobId, JobType, Jobs, Op, Result};
+use crate::testing::planted::{Bug, Planted};
+use crate::{Class, Error, JobId, JobType, Jobs, Limit, Op, Result, State};
 
 /// Slots that a claim looks at first, if a limit has more.
 const WINDOW: u32 = 256;
@@ -31,6 +31,21 @@ const WAITING: usize = 16;
 struct Supply {
     rule: Rule,
     free: VecDeque<(u32, i64)>,
+    /// So many slots are in use beyond the maximum.
+    excess: usize,
+}
+
+impl Supply {
+    /// Whether a job that was given this slot gives it back, because the limit was lowered since.
+    fn takes_back(&mut self, slot: u32) -> bool {
+        let Limit { max, per_ms } = self.rule.limit;
+        if per_ms.is_some() {
+            return slot >= max;
+        }
+        let takes_back = self.excess > 0;
+        self.excess -= usize::from(takes_back);
+        takes_back
+    }
 }
 
 /// Whether a due job can start.
@@ -47,6 +62,7 @@ pub(crate) struct Supplies {
     by_limit: BTreeMap<Bytes, Supply>,
     /// Whether one of the limits is a rate.
     rates: bool,
+    planted: Planted,
 }
 
 impl Supplies {
@@ -57,7 +73,17 @@ impl Supplies {
             let Some(limit) = header.limit(which) else {
                 continue;
             };
-            if taken.iter().any(|(name, _)| name == limit) {
+            if let Some(nth) = taken.iter().position(|(name, _)| name == limit) {
+                let supply = self.by_limit.get_mut(limit);
+                let pending = header.state() == State::Pending;
+                if pending && supply.is_some_and(|supply| supply.takes_back(taken[nth].1)) {
+                    // With its key it gives back its pool: it takes its key first.
+                    taken.truncate(nth);
+                    return Admission::Hold(taken, Wait::For(which));
+                }
+                continue;
+            }
+            if !taken.is_empty() && self.planted.is(Bug::PoolIgnored) {
                 continue;
             }
             let free = (self.by_limit.get_mut(limit)).and_then(|supply| supply.free.pop_front());
@@ -81,8 +107,9 @@ impl Supplies {
             let per_ms = self.by_limit.get(limit)?.rule.limit.per_ms?;
             Some((self.now_ms).saturating_add(i64::try_from(per_ms).unwrap_or(i64::MAX)))
         };
+        let unspent = self.planted.is(Bug::RateUnspent);
         let spent = spent.into_iter().map(|slot| {
-            let free_ms = until(&slot.0).unwrap_or_default();
+            let free_ms = until(&slot.0).filter(|_| !unspent).unwrap_or_default();
             (slot, free_ms)
         });
         Admission::Start(Slots {
@@ -101,20 +128,23 @@ impl Jobs {
         ty: &JobType,
         jobs: impl Iterator<Item = &Arc<Header>>,
     ) -> Result<Supplies> {
-        let mut wanted: BTreeMap<Bytes, usize> = BTreeMap::new();
+        // How many slots, and whether jobs have some already.
+        let mut wanted: BTreeMap<Bytes, (usize, bool)> = BTreeMap::new();
         for header in jobs {
             for limit in Which::ALL
                 .into_iter()
                 .filter_map(|which| header.limit(which))
             {
                 let has = header.taken().iter().any(|(name, _)| name == limit);
-                *wanted.entry(limit.clone()).or_default() += usize::from(!has);
+                let (wanted, had) = wanted.entry(limit.clone()).or_default();
+                *wanted += usize::from(!has);
+                *had |= has;
             }
         }
         let mut by_limit = BTreeMap::new();
         if !wanted.is_empty() {
             let rules = self.limit_rules(tx, ty).await?;
-            let read = wanted.into_iter().map(|(limit, wanted)| {
+            let read = wanted.into_iter().map(|(limit, (wanted, had))| {
                 let rule = rules.of(&limit);
                 async move {
                     let free = if wanted > 0 && rule.is_lock() {
@@ -122,7 +152,12 @@ impl Jobs {
                     } else {
                         Box::pin(self.free_slots(tx, op, ty, &limit, rule, wanted)).await?
                     };
-                    Ok::<_, Error>((limit, Supply { rule, free }))
+                    let excess = if had && rule.over > rule.limit.max {
+                        Box::pin(self.excess(tx, ty, &limit, rule)).await?
+                    } else {
+                        0
+                    };
+                    Ok::<_, Error>((limit, Supply { rule, free, excess }))
                 }
             });
             by_limit = try_join_all(read).await?.into_iter().collect();
@@ -132,6 +167,7 @@ impl Jobs {
             rates: (by_limit.values())
                 .any(|Supply { rule, .. }: &Supply| rule.limit.per_ms.is_some()),
             by_limit,
+            planted: self.planted(),
         })
     }
 
@@ -222,7 +258,14 @@ impl Jobs {
         limit: &Bytes,
     ) -> Result<VecDeque<(u32, i64)>> {
         let key = self.keys().slot(ty, limit, 0);
-        let is_free = tx.snapshot().get(&key).await?.is_none();
+        let row = tx
+            .snapshot()
+            .get(&key)
+            .await?
+            .map(Slot::decode)
+            .transpose()?;
+        // When it is free again counts for a rate, which this may have been.
+        let is_free = row.is_none_or(|slot| slot.id.is_none());
         let blind = self.planted().is(Bug::SlotReadBlindly);
         if !blind && (is_free || !self.is_waited_for(tx, ty, limit).await?) {
             tx.add_read_conflict_range(KeyRange::key(&key));
@@ -267,7 +310,11 @@ impl Jobs {
     }
 
     /// The slots in a range, by number.
-    async fn slot_rows(&self, tx: &Transaction, range: KeyRange) -> Result<BTreeMap<u32, Slot>> {
+    pub(super) async fn slot_rows(
+        &self,
+        tx: &Transaction,
+        range: KeyRange,
+    ) -> Result<BTreeMap<u32, Slot>> {
         let mut slots = BTreeMap::new();
         let mut rows = tx.snapshot().get_range(range, RangeOptions::default());
         while let Some(row) = rows.next().await? {
@@ -287,58 +334,8 @@ impl Jobs {
         self.slot_rows(tx, range).await
     }
 
-    /// Gives slots to waiting jobs as long as there are both, after a change of the limit.
-    pub(crate) async fn serve_waiting(&self, ty: &JobType, limit: &Bytes) -> Result<()> {
-        loop {
-            let op = self.op();
-            let more = (self.store())
-                .transact("serve_waiting", |tx| async move {
-                    self.serve_waiting_in(&tx, &op, ty, limit).await
-                })
-                .await?;
-            if !more {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn serve_waiting_in(
-        &self,
-        tx: &Transaction,
-        op: &Op,
-        ty: &JobType,
-        limit: &Bytes,
-    ) -> Result<bool> {
-        let rule = self.limit_rules(tx, ty).await?.of(limit);
-        let mut rows = self.slots_of(tx, ty, limit).await?;
-        tx.add_read_conflict_range(self.keys().slots(ty, limit, 0..u32::MAX));
-        if let Some(per_ms) = rule.limit.per_ms {
-            // A shorter period frees earlier what an earlier one has booked.
-            let latest = (op.now_ms).saturating_add(i64::try_from(per_ms).unwrap_or(i64::MAX));
-            for (slot, row) in rows.iter_mut().filter(|(_, row)| row.id.is_none()) {
-                if row.free_ms > latest {
-                    row.free_ms = latest;
-                    tx.set(&self.keys().slot(ty, limit, *slot), &row.encode());
-                }
-            }
-        }
-        let free = usable(&rows, rule, GRANTS, op.now_ms);
-        let waiting = self.waiting_behind(tx, ty, limit, free.len()).await?;
-        let more = waiting.len() == GRANTS;
-        let mut effects = self.effects(tx, op.now_ms).await?;
-        if !waiting.is_empty() {
-            effects.limits.wait(ty, limit);
-        }
-        for ((slot, free_ms), (_, id)) in free.into_iter().zip(waiting) {
-            let slot = (limit.clone(), slot);
-            self.grant(&mut effects, tx, ty, &id, slot, free_ms).await?;
-        }
-        effects.flush(op).await?;
-        Ok(more)
-    }
-
     /// The jobs that have waited longest behind a limit, by class. If there is none, conflicts with the next.
-    async fn waiting_behind(
+    pub(super) async fn waiting_behind(
         &self,
         tx: &Transaction,
         ty: &JobType,
@@ -360,7 +357,7 @@ impl Jobs {
     }
 
     /// Gives a waiting job a slot. False if it does not wait for it any more.
-    async fn grant(
+    pub(super) async fn grant(
         &self,
         effects: &mut Effects<'_>,
         tx: &Transaction,
@@ -423,7 +420,7 @@ impl Jobs {
         if rule.limit.per_ms.is_none() && rule.over > rule.limit.max {
             let rows = self.slots_of(tx, ty, limit).await?;
             tx.add_read_conflict_range(self.keys().slots(ty, limit, 0..rule.end()));
-            if rows.len() >= rule.limit.max as usize {
+            if booked(&rows) >= rule.limit.max as usize {
                 return Ok(());
             }
         }
@@ -456,7 +453,10 @@ impl Jobs {
         if !waited || self.planted().is(Bug::WaitersSkipped) {
             return Ok(false);
         }
-        let choice = (rule.limit.max as usize).clamp(1, WAITING);
+        let mut choice = (rule.limit.max as usize).clamp(1, WAITING);
+        if self.planted().is(Bug::LastWaiterFirst) {
+            choice = GRANTS;
+        }
         let mut waiting = self.waiting_behind(tx, ty, &slot.0, choice).await?;
         if waiting.is_empty() {
             tx.clear(&self.keys().waited(ty, &slot.0));
@@ -467,6 +467,9 @@ impl Jobs {
         let mut rng =
             SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()) ^ u64::from(slot.1));
         waiting.shuffle(&mut rng);
+        if self.planted().is(Bug::LastWaiterFirst) {
+            waiting.sort_by_key(|(_, id)| std::cmp::Reverse(id.clone()));
+        }
         for (_, id) in waiting {
             if (self.grant(effects, tx, ty, &id, slot.clone(), free_ms)).await? {
                 return Ok(true);
@@ -474,31 +477,4 @@ impl Jobs {
         }
         Ok(false)
     }
-}
-
-/// Slots below the maximum that can be given to jobs, earliest first, when these are in use or not free yet.
-pub(super) fn usable(
-    rows: &BTreeMap<u32, Slot>,
-    rule: Rule,
-    wanted: usize,
-    now_ms: i64,
-) -> VecDeque<(u32, i64)> {
-    let max = rule.limit.max;
-    let booked = |slot: &Slot| slot.id.is_some();
-    if rule.limit.per_ms.is_some() {
-        let mut free: Vec<(u32, i64)> = (0..max)
-            .filter_map(|n| match rows.get(&n) {
-                Some(slot) if booked(slot) => None,
-                Some(slot) => Some((n, slot.free_ms.max(0))),
-                None => Some((n, 0)),
-            })
-            .collect();
-        free.sort_by_key(|(_, free_ms)| (*free_ms).max(now_ms));
-        free.truncate(wanted);
-        return free.into();
-    }
-    let in_use = rows.values().filter(|slot| booked(slot)).count();
-    let left = (max as usize).saturating_sub(in_use).min(wanted);
-    let free = (0..max).filter(|n| !rows.get(n).is_some_and(booked));
-    free.map(|n| (n, 0)).take(left).collect()
 }

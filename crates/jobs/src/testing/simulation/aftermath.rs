@@ -1,6 +1,6 @@
 //! Conditions that must hold after all faults have ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +10,16 @@ use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::admission;
 use super::fleet::{Fleet, Member, START_MS, attempts};
-use super::history::Glimpse;
+use super::history::{self, Glimpse};
 use super::judge::Judge;
 use super::node::{Hook, Node};
 use crate::model::header::Header;
 use crate::model::keys::{Keys, Table, WAITED};
+use crate::model::limits::Slot;
 use crate::testing::rules::{Told, token_of};
+use crate::testing::{log, moves};
 use crate::{Holder, JobId, Maintenance};
 
 impl Fleet {
@@ -25,7 +28,15 @@ impl Fleet {
         let (name, now_ms) = (&self.world.types[ty], self.calm.clock().now_ms());
         let running = self.calm.counts(name).await.unwrap().running;
         let backlog = self.calm.backlog(name, now_ms, 100).await.unwrap();
-        running > 0 || backlog.due > 0 || backlog.held > 0
+        running > 0 || backlog.due > 0 || backlog.held > 0 || !self.slots(ty).await.is_empty()
+    }
+
+    /// The slots of a type that jobs have, also those that a rate will let start later.
+    async fn slots(&self, ty: usize) -> Vec<KeyValue> {
+        let range = self.calm.keys().all_slots(&self.world.types[ty]);
+        let mut slots = self.calm.rows(range).await;
+        slots.retain(|row| Slot::decode(row.value.clone()).unwrap().id.is_some());
+        slots
     }
 
     /// Waits until all due jobs are done.
@@ -173,9 +184,14 @@ impl Fleet {
             ] {
                 orphans.extend(self.calm.rows(range).await);
             }
-            let slots = self.calm.rows(keys.all_slots(ty)).await;
-            let is_slot = |key: &[u8]| Keys::slot_number(key).unwrap() != WAITED;
-            orphans.extend(slots.into_iter().filter(|row| is_slot(&row.key)));
+            let mut slots = self.calm.rows(keys.all_slots(ty)).await;
+            // Ten minutes after they are free, and after the turn of a node that says so, nothing is left of those of rates.
+            let is_late = |slot: Slot| slot.id.is_some() || slot.free_ms < now_ms - 720_000;
+            slots.retain(|row| {
+                Keys::slot_number(&row.key).unwrap() != WAITED
+                    && is_late(Slot::decode(row.value.clone()).unwrap())
+            });
+            orphans.extend(slots);
             for runs in [Table::History, Table::Call].map(|table| keys.all(table, ty)) {
                 for row in self.calm.rows(runs.clone()).await {
                     if !headers.contains_key(&Keys::first_id(&runs, &row.key).unwrap()) {
@@ -211,7 +227,8 @@ impl Fleet {
 
     pub(super) async fn judge(&mut self) -> (Report, u64) {
         let world = &self.world;
-        let committed = world.history.committed(&world.store).await;
+        let committed = log::committed(&world.store, history::LOG).await;
+        let moved = log::committed(&world.store, moves::LOG).await;
         let digest = world.history.digest(&committed);
         let (mut last, mut counts) = (BTreeMap::new(), Vec::new());
         for (number, ty) in world.types.iter().enumerate() {
@@ -236,16 +253,37 @@ impl Fleet {
         }
         let verdict = Judge::new(&world.plan, &record).judge(&committed, &last, &counts);
         problems.extend(verdict.problems);
+        let moves = world.moves.all();
+        let moved: Vec<_> = (moved.iter())
+            .map(|(version, number)| (*version, &moves[*number]))
+            .collect();
+        problems.extend(admission::judge(
+            &world.types,
+            &record.settings,
+            &moved,
+            self.skew_ms(),
+        ));
+        let delivered = record.delivered.iter();
+        let jobs: BTreeSet<_> = delivered
+            .map(|got| (got.ty, &got.accepted.job.id))
+            .collect();
         let report = Report {
             problems,
             story: verdict.story,
-            counts: [
-                ("transactions", committed.len()),
-                ("runs", record.delivered.len()),
-            ],
+            counts: [("jobs", jobs.len()), ("runs", record.delivered.len())],
             lasted: world.history.now(),
         };
         (report, digest)
+    }
+
+    /// How much the clocks of the fleet differed.
+    fn skew_ms(&self) -> i64 {
+        let skews = self.members.iter().flat_map(|member| &member.skews);
+        let skews = skews.map(|(_, skew_ms)| *skew_ms).chain([0]);
+        let (least, most) = skews.fold((0, 0), |(least, most), skew_ms| {
+            (skew_ms.min(least), skew_ms.max(most))
+        });
+        most - least
     }
 
     /// A node's clock at a moment; if it was set then, the later reading.

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use store::{FaultControl, Faults, Store};
+use store::{FaultControl, Faults, Store, Transaction};
 use testkit::{Fault, Report, actor_rng};
 use tokio::task::{JoinSet, unconstrained};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::history::Setting;
 use super::node::{Gate, Node, World};
-use super::plan::{Act, Limits, Plan};
+use super::plan::{Act, LIMITS, Limits, Plan};
 use super::process::Process;
 use crate::testing::mistake::Mistake;
-use crate::{Clock, Entropy, Holder, JobType, Jobs, Limit, LimitName, TypeConfig};
+use crate::{Clock, Entropy, Holder, Jobs, LimitName, TypeConfig};
 
 /// The start time, by a correct clock.
 pub(super) const START_MS: i64 = 1_700_000_000_000;
@@ -66,6 +67,8 @@ impl Fleet {
             Clock::simulated(START_MS),
             Entropy::seeded(plan.seed),
         );
+        let moves = Arc::default();
+        let calm = calm.recording(&moves);
         let members = plan.nodes.iter().map(|node| {
             let clock = Clock::simulated(START_MS);
             clock.set_skew_ms(node.skew_ms);
@@ -81,10 +84,9 @@ impl Fleet {
             }
         });
         let members = members.collect();
-        let world = Arc::new(World::new(plan, store));
+        let world = Arc::new(World::new(plan, store, moves));
         for (name, ty) in world.types.iter().zip(&world.plan.types) {
             calm.set_type(name, ty.config).await.unwrap();
-            set_limits(&calm, name, ty.limits, false).await;
         }
         let mut fleet = Self {
             world,
@@ -92,6 +94,7 @@ impl Fleet {
             members,
             calm,
         };
+        fleet.set_limits().await;
         for node in 0..fleet.members.len() {
             fleet.start(node);
         }
@@ -115,7 +118,7 @@ impl Fleet {
         let entropy = Entropy::seeded(rand::RngExt::random(&mut rng));
         let planted = self.mistake.planted;
         let jobs = Jobs::planted_with(store, member.clock.clone(), entropy, planted);
-        (jobs, control)
+        (jobs.recording(&self.world.moves), control)
     }
 
     /// Starts a node unless it is running.
@@ -205,9 +208,8 @@ impl Fleet {
                 let set = self.calm.set_type(&self.world.types[ty], config);
                 unconstrained(set).await.unwrap();
             }
-            Act::Limit(ty, other) => {
-                let (name, limits) = (&self.world.types[ty], self.world.plan.types[ty].limits);
-                unconstrained(set_limits(&self.calm, name, limits, other)).await;
+            Act::Limit(ty, limit, setting) => {
+                unconstrained(self.set_limit(ty, limit, setting)).await;
             }
         }
     }
@@ -283,30 +285,49 @@ impl Fleet {
         for (name, ty) in self.world.types.iter().zip(&self.world.plan.types) {
             let set = self.calm.set_type(name, ty.config);
             unconstrained(set).await.unwrap();
-            unconstrained(set_limits(&self.calm, name, ty.limits, false)).await;
         }
+        self.set_limits().await;
+    }
+
+    /// Sets all limits as they are without an operator.
+    async fn set_limits(&self) {
+        for ty in 0..self.world.types.len() {
+            for limit in 0..LIMITS.len() {
+                unconstrained(self.set_limit(ty, limit, 0)).await;
+            }
+        }
+    }
+
+    /// Changes a limit while nothing else happens.
+    async fn set_limit(&self, ty: usize, limit: usize, setting: usize) {
+        let Some(Limits(settings)) = &self.world.plan.types[ty].limits else {
+            return;
+        };
+        let (name, limit) = (LIMITS[limit], settings[limit][setting]);
+        let before = self.version().await;
+        let (of_type, of_name) = (&self.world.types[ty], LimitName::try_from(name).unwrap());
+        let set = self.calm.set_limit(of_type, &of_name, limit);
+        set.await.unwrap();
+        let served = self.version().await;
+        self.world.history.record().settings.push(Setting {
+            from: before + 1,
+            served,
+            ty,
+            name,
+            limit,
+        });
+    }
+
+    /// That of the last commit.
+    async fn version(&self) -> u64 {
+        let read = |tx: Transaction| async move { tx.read_version().await };
+        self.world.store.transact("version", read).await.unwrap()
     }
 
     async fn stop(&mut self) {
         for node in 0..self.members.len() {
             self.end(node, false).await;
         }
-    }
-}
-
-async fn set_limits(jobs: &Jobs, ty: &JobType, limits: Option<Limits>, other: bool) {
-    let Some(limits) = limits else {
-        return;
-    };
-    let pool = if other {
-        limits.other_pool
-    } else {
-        limits.pool
-    };
-    for (name, max) in [("key", limits.key), ("pool", pool)] {
-        let name = LimitName::new(name).unwrap();
-        let limit = Some(Limit::at_once(max));
-        jobs.set_limit(ty, &name, limit).await.unwrap();
     }
 }
 

@@ -1,7 +1,6 @@
 //! The history, as observed from outside.
 //!
-//! Every transaction of an actor writes its own versionstamped row next to the queue's. So what was
-//! committed is known exactly and in order, although the store often does not report it. Reads are
+//! Every transaction of an actor writes its own row into a [log] next to the queue's rows. Reads are
 //! ordered by their version.
 
 use std::collections::BTreeMap;
@@ -11,18 +10,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use store::{KeyRange, RangeOptions, Store, Transaction};
+use store::Transaction;
 use tokio::time::Instant;
 
 use crate::model::header::Header;
+use crate::testing::log;
 use crate::testing::rules::{self, Ask, Ended, Told, token_of};
 use crate::{
-    Accepted, Added, Error, Finish, Job, JobId, JobLock, JobType, Jobs, Notice, Result, State,
-    Verdict,
+    Accepted, Added, Error, Finish, Job, JobId, JobLock, JobType, Jobs, Limit, Notice, Result,
+    State, Verdict,
 };
 
 /// The prefix of the rows.
-const LOG: &[u8] = b"simulation/";
+pub(super) const LOG: &[u8] = b"simulation/";
 
 /// Identifies a call of an actor.
 pub(super) type CallId = usize;
@@ -45,6 +45,8 @@ pub(super) struct Record {
     /// Runs that an acceptor was asked to end.
     pub(super) handed_back: BTreeMap<JobLock, HandedBack>,
     pub(super) followed: Vec<Followed>,
+    /// What limits were set to, in order.
+    pub(super) settings: Vec<Setting>,
     pub(super) problems: Vec<String>,
 }
 
@@ -157,6 +159,18 @@ pub(super) struct HandedBack {
     pub(super) done_at: Option<Duration>,
 }
 
+/// A change of a limit.
+#[derive(Debug)]
+pub(super) struct Setting {
+    /// The first version at which it applies, and the one by which waiting jobs have slots that it adds.
+    pub(super) from: u64,
+    pub(super) served: u64,
+    pub(super) ty: usize,
+    pub(super) name: &'static str,
+    /// `None` if the setting is removed.
+    pub(super) limit: Option<Limit>,
+}
+
 /// What one subscriber was told.
 #[derive(Debug)]
 pub(super) struct Followed {
@@ -166,6 +180,39 @@ pub(super) struct Followed {
     pub(super) told: Vec<Told>,
     /// Whether it still listens.
     pub(super) open: bool,
+}
+
+impl Record {
+    /// Everything known about a job.
+    pub(super) fn story(&self, key: &(usize, JobId), committed: &[(u64, usize)]) -> Vec<String> {
+        let of_key = |entry: &Entry| (entry.ty, &entry.id) == (key.0, &key.1);
+        let done = committed
+            .iter()
+            .map(|(version, number)| (version, &self.entries[*number]));
+        let done = done.filter(|(_, entry)| of_key(entry));
+        let seen = self.seen.iter().map(|(version, entry)| (version, entry));
+        let seen = seen.filter(|(_, entry)| of_key(entry));
+        let mut story: Vec<_> = (done
+            .map(|(version, entry)| (*version, format!("did  {entry:?}"))))
+        .chain(seen.map(|(version, entry)| (*version, format!("saw  {entry:?}"))))
+        .collect();
+        story.sort_by_key(|(version, _)| *version);
+        let mut story: Vec<_> = (story.into_iter())
+            .map(|(version, entry)| format!("{version:>7} {entry}"))
+            .collect();
+        let mine = |ty, id: &JobId| (ty, id) == (key.0, &key.1);
+        let delivered = self.delivered.iter();
+        story.extend(
+            (delivered.filter(|got| mine(got.ty, &got.accepted.job.id)))
+                .map(|got| format!("{got:?}")),
+        );
+        let followed = self.followed.iter();
+        story.extend(
+            (followed.filter(|followed| mine(followed.ty, &followed.id)))
+                .map(|followed| format!("{followed:?}")),
+        );
+        story
+    }
 }
 
 impl History {
@@ -235,13 +282,7 @@ impl History {
         let mut record = self.record();
         record.entries.push(entry);
         let number = record.entries.len() as u64 - 1;
-        // The offset of the versionstamp, and a number that orders the rows of one transaction.
-        let offset = u32::try_from(LOG.len()).unwrap();
-        let mut key = LOG.to_vec();
-        key.extend([0; 10]);
-        key.extend(number.to_be_bytes());
-        key.extend(offset.to_le_bytes());
-        tx.set_versionstamped_key(&key, &[]);
+        log::mark(tx, LOG, number);
     }
 
     /// Records a read.
@@ -293,34 +334,6 @@ impl History {
 
     pub(super) fn unfollow(&self, follower: usize) {
         self.record().followed[follower].open = false;
-    }
-
-    /// Committed effects in order: version and entry.
-    pub(super) async fn committed(&self, store: &Store) -> Vec<(u64, usize)> {
-        let mut range = KeyRange::prefix(LOG);
-        let mut rows = Vec::new();
-        loop {
-            let from = &range;
-            let page = store
-                .transact("log", |tx| async move {
-                    let rows = tx
-                        .snapshot()
-                        .get_range(from.clone(), RangeOptions::limit(5_000));
-                    rows.collect().await
-                })
-                .await
-                .unwrap();
-            let Some(last) = page.last() else {
-                return rows;
-            };
-            range.begin = [&*last.key, &[0]].concat().into();
-            for row in &page {
-                let rest = &row.key[LOG.len()..];
-                let version = u64::from_be_bytes(rest[..8].try_into().unwrap());
-                let number = u64::from_be_bytes(rest[10..].try_into().unwrap());
-                rows.push((version, usize::try_from(number).unwrap()));
-            }
-        }
     }
 
     /// A digest that differs between different runs.

@@ -85,47 +85,10 @@ impl<'a> Judge<'a> {
             self.told(followed);
         }
         Verdict {
-            story: self.story(committed),
+            story: (self.suspect.as_ref())
+                .map_or_else(Vec::new, |key| self.record.story(key, committed)),
             problems: self.problems,
         }
-    }
-
-    /// Everything known about the job of the first problem.
-    fn story(&self, committed: &[(u64, usize)]) -> Vec<String> {
-        let Some(key) = &self.suspect else {
-            return Vec::new();
-        };
-        let of_key = |entry: &Entry| (entry.ty, &entry.id) == (key.0, &key.1);
-        let done = committed
-            .iter()
-            .map(|(version, number)| (version, &self.record.entries[*number]));
-        let done = done.filter(|(_, entry)| of_key(entry));
-        let seen = self
-            .record
-            .seen
-            .iter()
-            .map(|(version, entry)| (version, entry));
-        let seen = seen.filter(|(_, entry)| of_key(entry));
-        let mut story: Vec<_> = (done
-            .map(|(version, entry)| (*version, format!("did  {entry:?}"))))
-        .chain(seen.map(|(version, entry)| (*version, format!("saw  {entry:?}"))))
-        .collect();
-        story.sort_by_key(|(version, _)| *version);
-        let mut story: Vec<_> = (story.into_iter())
-            .map(|(version, entry)| format!("{version:>7} {entry}"))
-            .collect();
-        let mine = |ty, id: &JobId| (ty, id) == (key.0, &key.1);
-        let delivered = self.record.delivered.iter();
-        story.extend(
-            (delivered.filter(|got| mine(got.ty, &got.accepted.job.id)))
-                .map(|got| format!("{got:?}")),
-        );
-        let followed = self.record.followed.iter();
-        story.extend(
-            (followed.filter(|followed| mine(followed.ty, &followed.id)))
-                .map(|followed| format!("{followed:?}")),
-        );
-        story
     }
 
     fn say(&mut self, key: &Key, problem: impl std::fmt::Display) {
@@ -241,9 +204,11 @@ impl<'a> Judge<'a> {
         at: Duration,
         before_accept: bool,
     ) -> Result<(), String> {
+        let postponed = self.plan.types[key.0].has_rates();
         for _ in 0..100 {
             let handed_back = self.next_handed_back(key, at);
             let model = self.jobs.entry(key.clone()).or_default();
+            model.due_ms = model.due_ms.filter(|_| !postponed);
             let running = model.state == Some(State::Running);
             if model.state == seen.state
                 && (model.attempts == seen.attempts || seen.state.is_none())
@@ -370,7 +335,7 @@ impl<'a> Judge<'a> {
         if !seen_only {
             self.check_handed_back(key, entry.at)?;
         }
-        let policy = self.plan.types[key.0].config.stalls;
+        let of_type = &self.plan.types[key.0];
         let model = self.jobs.entry(key.clone()).or_default();
         let holds = |lock: JobLock| {
             let held = model.is_held_by(lock);
@@ -386,7 +351,7 @@ impl<'a> Judge<'a> {
             }
             What::Signal(signal, now_ms, added) => {
                 let should = model.signal(signal, *now_ms);
-                if *added != should {
+                if !of_type.may_answer(should, *added) {
                     return Err(format!("a signal was answered {added:?}, not {should:?}"));
                 }
             }
@@ -419,7 +384,7 @@ impl<'a> Judge<'a> {
                 if model.state != Some(State::Running) {
                     return Err("it had no holder that could have been silent".into());
                 }
-                model.stall(verdict, &policy, false, None);
+                model.stall(verdict, &of_type.config.stalls, false, None);
                 return self.check_silence(key, entry.at);
             }
             What::Look => {}
@@ -488,9 +453,12 @@ impl<'a> Judge<'a> {
         let Some(model) = self.jobs.get(&key) else {
             return;
         };
-        let mut trail = model.trail.iter();
+        let (mut trail, mut before) = (model.trail.iter(), None);
+        // That a rate makes it due later is no news, but may be told.
+        let postponed = self.plan.types[key.0].has_rates();
         for told in &followed.told {
-            if *told != Told::End && !trail.any(|was| was == told) {
+            let again = before.replace(told) == Some(told);
+            if !(again && postponed) && *told != Told::End && !trail.any(|was| was == told) {
                 let problem = format!("{followed:?} is not how it was: {:?}", model.trail);
                 return self.say(&key, problem);
             }

@@ -15,6 +15,7 @@ use tokio::task::unconstrained;
 use super::history::{Entry, Glimpse, History, What};
 use super::plan::Plan;
 use crate::model::ids::BUCKETS;
+use crate::testing::moves::Moves;
 use crate::testing::rules::data_of;
 use crate::{Holder, JobId, JobInfo, JobType, Jobs, Result, StallHook, State, Verdict};
 
@@ -29,6 +30,7 @@ pub(super) struct World {
     pub(super) types: Vec<JobType>,
     /// The rows, without faults.
     pub(super) store: Store,
+    pub(super) moves: Arc<Moves>,
     ids: Mutex<Vec<Known>>,
     next: AtomicU64,
     healing: AtomicBool,
@@ -42,7 +44,7 @@ struct Known {
 }
 
 impl World {
-    pub(super) fn new(plan: Plan, store: Store) -> Self {
+    pub(super) fn new(plan: Plan, store: Store, moves: Arc<Moves>) -> Self {
         let types = ["mail", "views"].into_iter().take(plan.types.len());
         let types: Vec<_> = types.map(|name| JobType::new(name).unwrap()).collect();
         Self {
@@ -51,6 +53,7 @@ impl World {
             history: History::new(),
             types,
             store,
+            moves,
             next: AtomicU64::new(1),
             healing: AtomicBool::new(false),
         }

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use store::Faults;
 use testkit::{Fault, Schedule, often};
 
-use crate::{Options, Sharing, StallPolicy, TypeConfig};
+use crate::{Added, Limit, Options, Sharing, StallPolicy, TypeConfig};
 
 /// One run, drawn from a seed.
 #[derive(Debug, Clone)]
@@ -25,7 +25,17 @@ pub(super) struct Plan {
     /// Maximum jobs per claim of a worker.
     pub(super) batch: usize,
     pub(super) schedule: Vec<(Duration, Act)>,
+    /// Limits are rates, too, and are removed, and holders give their slots back for a while. In the other fleets, an operator
+    /// only changes how many jobs of a pool run.
+    pub(super) varied: bool,
+    /// Some clocks are off by more than a few seconds.
+    pub(super) clocks_differ: bool,
 }
+
+/// How many times as many jobs a crowd has.
+const CROWD: u32 = 10;
+/// How far clocks are off if they are right.
+const SKEW_MS: i64 = 2_000;
 
 /// The actors of a node.
 #[derive(Debug, Clone)]
@@ -53,13 +63,52 @@ pub(super) struct TypePlan {
     pub(super) tenants: Option<u16>,
 }
 
-/// The limits of some of a type's jobs: how many of a key, and how many in all. An operator changes the second to the
-/// third, and back.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) key: u32,
-    pub(super) pool: u32,
-    pub(super) other_pool: u32,
+/// The limits that some of a type's jobs have: one for each of several keys, the pool, or both.
+pub(super) const LIMITS: [&str; 3] = ["key", "key|1", "pool"];
+
+/// The settings of each of [`LIMITS`]. The first is in force at the beginning and in the end, and an operator changes to the others
+/// and back.
+#[derive(Debug, Clone)]
+pub(super) struct Limits(pub(super) [Vec<Option<Limit>>; LIMITS.len()]);
+
+impl Limits {
+    fn draw(rng: &mut SmallRng) -> Self {
+        let at_once = |max| Some(Limit::at_once(max));
+        let key = at_once(rng.random_range(1..=3));
+        let pool = at_once(rng.random_range(1..=6));
+        let other_pool = at_once(rng.random_range(0..=9));
+        Self([vec![key], vec![None], vec![pool, other_pool]])
+    }
+
+    /// Adds other settings, among them rates and none.
+    fn vary(&mut self, times: u32, rng: &mut SmallRng) {
+        let Self([key, own, pool]) = self;
+        for (settings, most) in [(key, 2), (own, 2), (pool, 6)] {
+            if rng.random_bool(0.25) {
+                settings[0] = Some(rate(most, times, rng));
+            }
+            for _ in 0..rng.random_range(0..=2) {
+                settings.push(match rng.random_range(0..10) {
+                    0..3 => Some(rate(most, times, rng)),
+                    3..5 => None,
+                    _ => Some(Limit::at_once(rng.random_range(0..=most + 3))),
+                });
+            }
+        }
+    }
+
+    /// Whether one of the limits is a rate at times.
+    fn has_rates(&self) -> bool {
+        let mut all = self.0.iter().flatten().flatten();
+        all.any(|limit| limit.per_ms.is_some())
+    }
+}
+
+/// High enough that jobs do not wait for days.
+fn rate(most: u32, times: u32, rng: &mut SmallRng) -> Limit {
+    let max = times * rng.random_range(1..=most);
+    let each_ms = rng.random_range(1_500..5_000) / u64::from(times);
+    Limit::per(max, u64::from(max) * each_ms)
 }
 
 /// The behaviour of workers, in percent; the remaining runs behave well.
@@ -83,12 +132,21 @@ pub(super) enum Act {
     Full(usize, bool),
     /// Switches a type to its other timeout, or back.
     Retime(usize, bool),
-    /// Switches a type to its other limit, or back.
-    Limit(usize, bool),
+    /// Changes a limit of a type: which, and to which of its settings.
+    Limit(usize, usize, usize),
 }
 
 impl Plan {
     pub(super) fn draw(seed: u64) -> Self {
+        Self::draw_times(seed, 1)
+    }
+
+    /// So many times as many jobs, all of types with limits.
+    pub(super) fn crowded(seed: u64) -> Self {
+        Self::draw_times(seed, CROWD)
+    }
+
+    fn draw_times(seed: u64, times: u32) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let rng = &mut rng;
         let types: Vec<_> = (0..rng.random_range(1..=2))
@@ -120,24 +178,24 @@ impl Plan {
             },
             faults: faults(rng),
             fates: Fates::draw(rng),
-            creators_gap: troubled.mul_f64(f64::from(u32::try_from(creators).unwrap()) / calls),
+            creators_gap: troubled.mul_f64(f64::from(u32::try_from(creators).unwrap()) / calls)
+                / times,
             batch: rng.random_range(1..=8),
             schedule: Vec::new(),
+            varied: times > 1 || !seed.is_multiple_of(5),
+            clocks_differ: true,
         };
-        plan.draw_limits();
+        plan.draw_limits(times);
         plan.draw_schedule(timeout, rng);
         plan
     }
 
     /// From numbers of their own, so that other types behave as before there were limits.
-    fn draw_limits(&mut self) {
+    fn draw_limits(&mut self, times: u32) {
         let mut rng = SmallRng::seed_from_u64(!self.seed);
         for ty in &mut self.types {
-            ty.limits = rng.random_bool(0.4).then(|| Limits {
-                key: rng.random_range(1..=3),
-                pool: rng.random_range(1..=6),
-                other_pool: rng.random_range(0..=9),
-            });
+            let limited = if times > 1 { 1.0 } else { 0.4 };
+            ty.limits = rng.random_bool(limited).then(|| Limits::draw(&mut rng));
             ty.classes = rng.random_bool(0.3);
         }
         let mut rng = SmallRng::seed_from_u64(self.seed.rotate_left(32));
@@ -146,6 +204,29 @@ impl Plan {
             if ty.tenants.is_some() {
                 ty.config.sharing = Sharing::On;
             }
+        }
+        let mut rng = SmallRng::seed_from_u64(self.seed.rotate_left(16));
+        for limits in self.types.iter_mut().filter_map(|ty| ty.limits.as_mut()) {
+            if self.varied {
+                limits.vary(times, &mut rng);
+            }
+        }
+        self.clocks_differ = rng.random_bool(0.25) || !self.has_rates();
+    }
+
+    fn has_rates(&self) -> bool {
+        self.types.iter().any(TypePlan::has_rates)
+    }
+
+    /// Sets the clocks of most fleets with rates right, to a few seconds: the starts of a rate are told apart by clocks.
+    fn set_clocks_right(&mut self) {
+        let skews = self.nodes.iter_mut().map(|node| &mut node.skew_ms);
+        let later = self.schedule.iter_mut().filter_map(|(_, act)| match act {
+            Act::Node(_, Fault::Skew(skew_ms)) => Some(skew_ms),
+            _ => None,
+        });
+        for skew_ms in skews.chain(later) {
+            *skew_ms = (*skew_ms).clamp(-SKEW_MS, SKEW_MS);
         }
     }
 
@@ -158,10 +239,19 @@ impl Plan {
         for ty in 0..self.types.len() {
             schedule.some(1, timeout, Act::Retime(ty, true), Act::Retime(ty, false));
         }
-        for ty in (0..self.types.len()).filter(|ty| self.types[*ty].limits.is_some()) {
-            schedule.some(3, timeout * 2, Act::Limit(ty, true), Act::Limit(ty, false));
+        for (ty, of_type) in self.types.iter().enumerate() {
+            let settings = of_type.limits.iter().flat_map(|Limits(all)| all);
+            for (limit, settings) in settings.enumerate() {
+                for other in 1..settings.len() {
+                    let [to, back] = [other, 0].map(|which| Act::Limit(ty, limit, which));
+                    schedule.some(3, timeout * 2, to, back);
+                }
+            }
         }
         self.schedule = schedule.finish();
+        if !self.clocks_differ {
+            self.set_clocks_right();
+        }
     }
 
     /// Time limit for due jobs after all faults have ended.
@@ -172,7 +262,12 @@ impl Plan {
         let jitter = self.options.activity_monitor_max_jitter_msec;
         // Learning the type, taking over leases, two timeouts until holders count as silent, and a queue.
         let limited = self.types.iter().any(|ty| ty.limits.is_some());
-        let queue = Duration::from_mins(if limited { 60 } else { 2 });
+        // A rate that was used by a clock that is an hour ahead is free again when it is that late.
+        let queue = Duration::from_mins(match (self.has_rates(), limited) {
+            (true, _) => 240,
+            (_, true) => 60,
+            _ => 2,
+        });
         Duration::from_millis(5 * (timeout + jitter) + 2 * backoff) + queue
     }
 }
@@ -263,6 +358,17 @@ impl TypePlan {
             classes: false,
             tenants: None,
         }
+    }
+
+    /// Whether jobs may be due later than asked for, because a rate does not let them start before.
+    pub(super) fn has_rates(&self) -> bool {
+        self.limits.as_ref().is_some_and(Limits::has_rates)
+    }
+
+    /// Whether a signal may be answered so, which cannot make a job due earlier than a rate lets it start.
+    pub(super) fn may_answer(&self, should: Added, answer: Added) -> bool {
+        let kept = (should, answer) == (Added::Replaced, Added::Unchanged);
+        answer == should || kept && self.has_rates()
     }
 }
 

@@ -62,6 +62,11 @@ mistake::planted! {
     slot_read_blindly: SlotReadBlindly,
     stall_keeps_slots: StallKeepsSlots,
     waiters_skipped: WaitersSkipped,
+    hand_over_lost: HandOverLost,
+    pool_ignored: PoolIgnored,
+    rate_unspent: RateUnspent,
+    lowered_too_late: LoweredTooLate,
+    last_waiter_first: LastWaiterFirst,
 }
 
 mistake::weakened! {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::history::{CallId, Entry, Glimpse, Token, What};
 use super::node::Node;
 use crate::testing::rules::{Ended, data_of};
-use crate::{Accepted, AcceptorHandle, Error, Finish, Held, Job, Result};
+use crate::{Accepted, AcceptorHandle, Error, Finish, Held, Job, Limits, Result};
 
 /// Runs jobs from the node's acceptor without end.
 pub(super) async fn work(node: Node, ty: usize, acceptor: AcceptorHandle, mut rng: SmallRng) {
@@ -130,6 +130,13 @@ impl Run<'_> {
             sleep(some_time(&mut self.rng, Duration::from_millis(100))).await;
             return self.finish(Finish::done()).await;
         }
+        if self.node.world.plan.varied
+            && self.accepted.limits != Limits::default()
+            && self.rng.random_bool(0.08)
+            && !self.pauses(timeout).await
+        {
+            return self.finish(Finish::again(0)).await;
+        }
         let fate = self.rng.random_range(0..100);
         let (silent, hang) = (fates.silent, fates.silent + fates.hang);
         let (hog, late) = (hang + fates.hog, hang + fates.hog + fates.late);
@@ -160,6 +167,15 @@ impl Run<'_> {
             }
         }
         self.end().await;
+    }
+
+    /// Gives the slots of its limits back for a while; false if there are none any more.
+    async fn pauses(&mut self, timeout: Duration) -> bool {
+        let (jobs, job) = (&self.node.jobs, &self.accepted.job);
+        if jobs.release_limits(job).await.is_ok() {
+            sleep(some_time(&mut self.rng, timeout.mul_f64(0.1))).await;
+        }
+        jobs.retake_limits(job).await.unwrap_or(true)
     }
 
     /// Works for a long time while heartbeats are sent; false when the job is lost.

@@ -1,0 +1,130 @@
+//! Limits that were changed: jobs that wait get slots that were added, and jobs that have slots give back those that were
+//! taken away.
+
+use bytes::Bytes;
+use store::Transaction;
+
+use super::{GRANTS, booked, usable};
+use crate::model::header::Place;
+use crate::model::limits::{Rule, Rules, Slot};
+use crate::model::machine::{Event, Wait};
+use crate::operations::effects::Effects;
+use crate::testing::planted::Bug;
+use crate::{JobType, Jobs, Op, Result};
+
+/// The clock of a transaction was read so long before it is committed, or less.
+const STALE_MS: i64 = 30_000;
+
+impl Jobs {
+    /// Gives slots to waiting jobs as long as there are both, after a change of the limit.
+    pub(crate) async fn serve_waiting(&self, ty: &JobType, limit: &Bytes) -> Result<()> {
+        loop {
+            let op = self.op();
+            let more = (self.store())
+                .transact("serve_waiting", |tx| async move {
+                    self.serve_waiting_in(&tx, &op, ty, limit).await
+                })
+                .await?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn serve_waiting_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        limit: &Bytes,
+    ) -> Result<bool> {
+        let rules = self.limit_rules(tx, ty).await?;
+        let rule = rules.of(limit);
+        let mut rows = self.slots_of(tx, ty, limit).await?;
+        tx.add_read_conflict_range(self.keys().slots(ty, limit, 0..u32::MAX));
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let (free_ms, latest_ms) = match rule.limit.per_ms {
+            Some(per_ms) => {
+                let per_ms = i64::try_from(per_ms).unwrap_or(i64::MAX);
+                let free_ms = op.now_ms.saturating_add(per_ms);
+                (free_ms, free_ms.saturating_add(STALE_MS))
+            }
+            None => (0, 0),
+        };
+        let mut moved = 0;
+        // A shorter period frees earlier what an earlier one has booked; without a period, nothing is booked.
+        for (slot, row) in rows.iter_mut().filter(|(_, row)| row.free_ms > latest_ms) {
+            if row.id.is_none() && rule.limit.per_ms.is_none() {
+                continue;
+            }
+            if row.id.is_some() {
+                let wait = rule.limit.per_ms.map_or(Wait::No, |_| Wait::Until(free_ms));
+                if moved == GRANTS
+                    || !self
+                        .hasten(&mut effects, tx, (ty, &rules), row, wait)
+                        .await?
+                {
+                    continue;
+                }
+                moved += 1;
+            }
+            row.free_ms = free_ms;
+            tx.set(&self.keys().slot(ty, limit, *slot), &row.encode());
+        }
+        let free = usable(&rows, rule, GRANTS, op.now_ms);
+        let waiting = self.waiting_behind(tx, ty, limit, free.len()).await?;
+        let more = moved == GRANTS || waiting.len() == GRANTS;
+        if !waiting.is_empty() {
+            effects.limits.wait(ty, limit);
+        }
+        for ((slot, free_ms), (_, id)) in free.into_iter().zip(waiting) {
+            let slot = (limit.clone(), slot);
+            self.grant(&mut effects, tx, ty, &id, slot, free_ms).await?;
+        }
+        effects.flush(op).await?;
+        Ok(more)
+    }
+
+    /// Lets a job with a slot start earlier than when it was given it. False if it waits for something else.
+    async fn hasten(
+        &self,
+        effects: &mut Effects<'_>,
+        tx: &Transaction,
+        (ty, rules): (&JobType, &Rules),
+        row: &Slot,
+        wait: Wait,
+    ) -> Result<bool> {
+        let Some(id) = &row.id else {
+            return Ok(false);
+        };
+        let mut header = self.header(tx, ty, id).await?;
+        let Some(old) = header.as_deref().filter(|old| old.place == Place::Timed) else {
+            return Ok(false);
+        };
+        let is_rate = |limit| rules.of(limit).limit.per_ms.is_some();
+        let rates = old.taken().iter().filter(|(limit, _)| is_rate(limit));
+        if rates.count() > usize::from(wait != Wait::No) {
+            return Ok(false);
+        }
+        let taken = old.taken().to_vec();
+        effects.run(ty, id, &mut header, Event::Hold { taken, wait })?;
+        Ok(true)
+    }
+
+    /// How many more slots are in use of a limit that was lowered than it has now.
+    pub(super) async fn excess(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        limit: &Bytes,
+        rule: Rule,
+    ) -> Result<usize> {
+        if self.planted().is(Bug::LoweredTooLate) {
+            return Ok(0);
+        }
+        let all = self.keys().slots(ty, limit, 0..rule.end());
+        let rows = self.slot_rows(tx, all.clone()).await?;
+        tx.add_read_conflict_range(all);
+        Ok(booked(&rows).saturating_sub(rule.limit.max as usize))
+    }
+}
