@@ -38,6 +38,8 @@ pub(crate) struct View {
     /// Its limits, and those of which it has slots.
     pub(crate) limits: Vec<Bytes>,
     pub(crate) taken: Vec<Bytes>,
+    /// When it is, or was last, due.
+    pub(crate) due_ms: i64,
     /// The limit that it waits for.
     pub(crate) waits: Option<Waits>,
 }
@@ -94,6 +96,7 @@ impl View {
         };
         Self {
             run: header.lock(),
+            due_ms: header.due_ms,
             limits,
             taken: header
                 .taken()

@@ -13,7 +13,7 @@ use crate::testing::planted::Bug;
 use crate::{JobType, Jobs, Op, Result};
 
 /// The clock of a transaction was read so long before it is committed, or less.
-const STALE_MS: i64 = 30_000;
+pub(super) const STALE_MS: i64 = 30_000;
 
 impl Jobs {
     /// Gives slots to waiting jobs as long as there are both, after a change of the limit.

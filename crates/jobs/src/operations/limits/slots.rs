@@ -11,6 +11,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use store::{KeyRange, RangeOptions, Transaction};
 
+use super::changed::STALE_MS;
 use super::contended::{Freed, RUN, runs};
 use super::{GRANTS, booked, usable};
 use crate::model::header::{Header, Place};
@@ -46,6 +47,11 @@ impl Supply {
         self.excess -= usize::from(takes_back);
         takes_back
     }
+}
+
+/// When a run starts whose job was given a slot for this time. Its claim may have read the clock before that.
+pub(crate) fn started_ms(now_ms: i64, booked_ms: i64) -> i64 {
+    now_ms.max(booked_ms.min(now_ms.saturating_add(STALE_MS)))
 }
 
 /// Whether a due job can start.
@@ -105,7 +111,12 @@ impl Supplies {
         let spent: Vec<Taken> = spent;
         let until = |limit: &Bytes| {
             let per_ms = self.by_limit.get(limit)?.rule.limit.per_ms?;
-            Some((self.now_ms).saturating_add(i64::try_from(per_ms).unwrap_or(i64::MAX)))
+            let from_ms = if header.taken().iter().any(|(name, _)| name == limit) {
+                started_ms(self.now_ms, header.due_ms)
+            } else {
+                self.now_ms
+            };
+            Some(from_ms.saturating_add(i64::try_from(per_ms).unwrap_or(i64::MAX)))
         };
         let unspent = self.planted.is(Bug::RateUnspent);
         let spent = spent.into_iter().map(|slot| {

@@ -4,8 +4,9 @@
 //! - No run starts while as many or more of its limit run, counting those that have begun since the limit became one of
 //!   concurrent runs, until they end, lose their lock or give their slots back. So a key of one never has two holders.
 //! - As long as a rate stays the same, no more than its maximum start in any period. What counts is the clock of the claim
-//!   that starts a run, read when the claim begins. Maintenance frees what a clock ahead of its own has booked, so a
-//!   period may be shorter by as much as clocks of the fleet differ.
+//!   that starts a run, read when the claim begins, or the time that the job's slot was booked for, if that is later.
+//!   Maintenance frees what a clock ahead of its own has booked, so a period may be shorter by as much as clocks of the
+//!   fleet differ.
 //! - After each commit, no job waits behind a limit that could start one more.
 //! - No job is overtaken for ever by others of its limit and class that began to wait later.
 
@@ -14,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::history::Setting;
+use crate::operations::limits::slots::started_ms;
 use crate::testing::moves::{Move, Turn, View};
 use crate::{JobId, JobType, Limit};
 
@@ -136,7 +138,10 @@ impl Admission {
             if starts || retakes {
                 match limit.per_ms {
                     None => drop(in_use.running.insert(step.id.clone())),
-                    Some(_) => in_use.starts.push(step.now_ms),
+                    Some(_) => in_use.starts.push(match before.filter(|_| has[0]) {
+                        Some(view) => started_ms(step.now_ms, view.due_ms),
+                        None => step.now_ms,
+                    }),
                 }
             }
             if runs.is_none() && has[1] {
