@@ -128,7 +128,7 @@ async fn rules_without_replications_have_states() {
         json!({
             "type": "replicator", "match": {"database": "^(?<name>a)$"},
             "source": format!("{}/${{name}}", world.peer.url()),
-            "target": world.peer.database_url("b"),
+            "target": world.peer.database_url("c"), "create_target": true,
         }),
     ];
     for (nth, rule) in rules.iter().enumerate() {
