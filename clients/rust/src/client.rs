@@ -173,7 +173,7 @@ impl Client {
         unreachable!("the last try returns")
     }
 
-    pub(crate) fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
+    fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
         let Inner { http, servers, token, at } = &*self.inner;
         let mut url = servers[at.load(Ordering::Relaxed) % servers.len()].clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -237,7 +237,7 @@ impl Error {
     }
 }
 
-pub(crate) async fn read(response: Response) -> Result<Value> {
+async fn read(response: Response) -> Result<Value> {
     let (status, headers) = (response.status(), response.headers());
     let after = headers.get("retry-after").and_then(|after| after.to_str().ok()?.parse().ok());
     let text = response.bytes().await.map_err(Error::Unreachable)?;

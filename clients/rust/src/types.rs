@@ -49,21 +49,6 @@ pub struct JobInfo {
     pub unreadable: Option<String>,
 }
 
-/// A job that is followed, as it is now or has become. A removed one has only `id` and `state`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Change {
-    pub id: String,
-    /// `pending`, `running`, `finished`, `dead` or `removed`.
-    pub state: String,
-    pub attempt: u32,
-    pub progress: Value,
-    pub result: Value,
-    pub error: Value,
-    /// Why progress, result and error are missing, if they cannot be read.
-    pub unreadable: Option<String>,
-}
-
 /// A page of a listing; pass `next` as `after`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Page {

@@ -178,54 +178,6 @@ async fn what_is_refused_says_why() {
     assert!(matches!(Client::new("ftp://a"), Err(Error::Url(_))));
 }
 
-#[tokio::test]
-async fn changes_are_followed() {
-    let service = Service::new("follow").await;
-    let client = service.client();
-    client.put_type("work", &json!({})).await.unwrap();
-    for id in ["x", "y", "z"] {
-        client.enqueue("work", &job(id, 0)).await.unwrap();
-    }
-    let mut changes = client.follow("work", &["x", "y", "z"]).await.unwrap();
-    for id in ["x", "y", "z"] {
-        let change = changes.next().await.unwrap().unwrap();
-        assert_eq!((&*change.id, &*change.state, change.attempt), (id, "pending", 0));
-    }
-    client.remove("work", "z").await.unwrap();
-    let claims = client.claim("work", "by-hand", 2, LONG).await.unwrap();
-    // A letter of several bytes, and more than fits into one read.
-    let text = "ä".repeat(100_000);
-    let end = |Claimed { id, lock, .. }: Claimed| Ended { id, lock, finish: Finish::done().result(&*text) };
-    let ends: Vec<_> = claims.jobs.into_iter().map(end).collect();
-    client.finish("work", &ends, "by-hand", 0, Duration::ZERO).await.unwrap();
-    let mut over = Vec::new();
-    let follow = async {
-        while let Some(change) = changes.next().await.unwrap() {
-            if !matches!(&*change.state, "pending" | "running") {
-                over.push((change.id, change.state, change.result == *text));
-            }
-        }
-    };
-    tokio::time::timeout(LONG, follow).await.unwrap();
-    over.sort();
-    let expected = [("x", "finished", true), ("y", "finished", true), ("z", "removed", false)];
-    assert_eq!(over, expected.map(|(id, state, has_text)| (id.into(), state.into(), has_text)));
-    let missing = client.follow("work", &["none"]).await;
-    assert!(matches!(missing, Err(Error::Refused { status: 404, .. })));
-}
-
-#[tokio::test]
-async fn followers_learn_that_the_service_is_gone() {
-    let mut service = Service::new("gone").await;
-    let client = service.client();
-    client.put_type("work", &json!({})).await.unwrap();
-    client.enqueue("work", &job("x", 0)).await.unwrap();
-    let mut changes = client.follow("work", &["x"]).await.unwrap();
-    assert_eq!(changes.next().await.unwrap().unwrap().state, "pending");
-    service.restart().await;
-    assert!(matches!(changes.next().await, Err(Error::Unreachable(_))));
-}
-
 /// A service with one job, which fails to store the first heartbeat with progress and passes later ones to the test.
 async fn unsteady(told: tokio::sync::mpsc::UnboundedSender<Value>) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
