@@ -42,8 +42,8 @@ impl Store {
         self.counted_retry(call, until, body).await
     }
 
-    /// [`Self::transact`], but returns as soon as the writes are visible to others. Nobody may be told of the result before
-    /// it is durable. Ahead on LMDB only.
+    /// [`Self::transact`], but returns as soon as the writes are visible to others. The caller waits for [`Durable`]
+    /// before it reports the result to anyone. On other stores than LMDB there is nothing left to wait for.
     pub async fn transact_ahead<T, E, Fut>(
         &self,
         call: impl Into<Call>,

@@ -72,7 +72,7 @@ impl Standing {
         }
     }
 
-    /// Writes it into the row of the document, which tells of its replications.
+    /// Shows it in the document's row, which describes its replications.
     pub(super) fn show(self, row: &mut Value) {
         match self {
             Self::Replicates => {}

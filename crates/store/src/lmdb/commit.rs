@@ -21,14 +21,14 @@ pub(super) struct Waiting {
     pub(super) request: CommitRequest,
     /// Retains the history that conflict detection needs.
     pub(super) snapshot: Option<LmdbSnapshot>,
-    /// Told when it is published, or why it is not.
+    /// Answered when the commit is published, or with the error that kept it from being published.
     pub(super) visible: Option<Reply>,
-    /// Told when it is durable; if nobody is told before, also why it is not published.
+    /// Answered when the commit is durable, and without `visible` also with that error.
     pub(super) durable: Option<Reply>,
 }
 
 impl Waiting {
-    /// Whether nobody waits for it any more.
+    /// Whether the caller has stopped waiting.
     fn is_cancelled(&self) -> bool {
         let first = self.visible.as_ref().or(self.durable.as_ref());
         first.is_some_and(Reply::is_closed)

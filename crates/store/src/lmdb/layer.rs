@@ -6,7 +6,7 @@
 //! was written after the clear.
 //!
 //! A row without a value hides one below. Where there is none, it is swept away: the rows of a queue live for
-//! milliseconds, and whoever looks for the first of them would pass all that came before.
+//! milliseconds, and a read of the first row would have to step over all that were there before.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
