@@ -137,11 +137,8 @@ impl Queue {
             .await?;
         let (mut nth, mut more) = (0, 0);
         for alike in batch.chunk_by(|a, b| a.on_exists == b.on_exists) {
-            let op = &Op {
-                bits: op.bits.wrapping_add(nth),
-                ..*op
-            };
-            nth += alike.len() as u128;
+            let op = &op.nth(nth);
+            nth += alike.len();
             let adds = alike.iter().map(|job| job.add.clone());
             let added = match alike[0].on_exists {
                 OnExists::Replace => {
@@ -185,10 +182,7 @@ impl Queue {
                 continue;
             }
             // The id by which the job knows the signal when it is repeated.
-            let op = &Op {
-                bits: op.bits.wrapping_add(nth as u128),
-                ..*op
-            };
+            let op = &op.nth(nth);
             let Add { id, due_ms, .. } = &signal.add;
             added[nth] = if revived.insert(id.as_bytes()) {
                 (jobs.resubmit_in(tx, op, ty, id, Some(*due_ms), None)).await?
@@ -342,9 +336,7 @@ fn batches<'a>(op: &Op, ready: &'a [Ready]) -> Vec<(Op, &'a [Ready])> {
     let (mut batches, mut rest) = (Vec::new(), ready);
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(fitting(rest));
-        let done = (ready.len() - rest.len()) as u128;
-        let bits = op.bits.wrapping_add(done);
-        batches.push((Op { bits, ..*op }, batch));
+        batches.push((op.nth(ready.len() - rest.len()), batch));
         rest = later;
     }
     batches

@@ -327,9 +327,7 @@ impl Queue {
                 }
                 found.next_ms = next_ms;
                 for (nth, occurrence_ms) in (1..).zip(due) {
-                    let bits = op.bits.wrapping_add(nth);
-                    let op = &Op { bits, ..*op };
-                    self.occur(&tx, op, &mut found, occurrence_ms).await?;
+                    (self.occur(&tx, &op.nth(nth), &mut found, occurrence_ms)).await?;
                 }
                 self.write_schedule(&tx, &found).await
             })

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jobs::{JobType, Limit, LimitName, Op};
+use jobs::JobType;
 use serde::{Deserialize, Serialize};
 use store::{RangeOptions, Transaction};
 use tokio::time::Instant;
@@ -77,7 +77,7 @@ impl Queue {
         let set = self.jobs().limits(&ty).await?;
         let made = (self.jobs().store())
             .transact("put_job_type", |tx| {
-                let (own, ty, limits, set) = (&own, &ty, &limits, &set);
+                let (own, ty, limits) = (&own, &ty, &limits);
                 async move {
                     let old = read(&tx, name).await?;
                     if old.is_none() {
@@ -99,8 +99,7 @@ impl Queue {
                     write(&tx, name, settings, paused)?;
                     let config = settings.config();
                     self.jobs().set_type_in(&tx, ty, config).await?;
-                    self.replace_limits_in(&tx, &op, ty, (set, old.as_ref()), limits)
-                        .await?;
+                    self.jobs().replace_limits_in(&tx, &op, ty, limits).await?;
                     Ok(old.is_none())
                 }
             })
@@ -128,11 +127,10 @@ impl Queue {
             )));
         }
         let (own, op) = (&found.ty, self.jobs().op());
-        let set = &self.jobs().limits(own).await?;
         (self.jobs().store())
             .transact("remove_job_type", |tx| async move {
-                let old = read(&tx, name).await?;
-                self.replace_limits_in(&tx, &op, own, (set, old.as_ref()), &BTreeMap::new())
+                self.jobs()
+                    .replace_limits_in(&tx, &op, own, &BTreeMap::new())
                     .await?;
                 tx.clear(&keys::type_row(name));
                 self.jobs().clear_type_in(&tx, own);
@@ -140,37 +138,6 @@ impl Queue {
             })
             .await?;
         self.known().forget(name);
-        Ok(())
-    }
-
-    /// Sets the limits of a type. Those of its row are set now, and those in `set` may be.
-    async fn replace_limits_in(
-        &self,
-        tx: &Transaction,
-        op: &Op,
-        ty: &JobType,
-        (set, old): (&BTreeMap<LimitName, Limit>, Option<&Type>),
-        wanted: &BTreeMap<LimitName, Limit>,
-    ) -> Result<()> {
-        let old = old.map(|old| old.settings.limits()).transpose()?;
-        let set: BTreeSet<_> = set
-            .keys()
-            .chain(old.iter().flatten().map(|(name, _)| name))
-            .collect();
-        let gone = set.into_iter().filter(|limit| !wanted.contains_key(*limit));
-        let gone = gone.map(|limit| (limit, None));
-        let wanted = wanted
-            .iter()
-            .map(|(limit, setting)| (limit, Some(*setting)));
-        for (nth, (limit, setting)) in gone.chain(wanted).enumerate() {
-            let op = Op {
-                bits: op.bits.wrapping_add(nth as u128),
-                ..*op
-            };
-            self.jobs()
-                .set_limit_in(tx, &op, ty, limit, setting)
-                .await?;
-        }
         Ok(())
     }
 

@@ -130,6 +130,15 @@ pub struct Op {
 }
 
 impl Op {
+    /// That of the call that makes the changes from the `nth` on, where several calls share what one identifies.
+    #[must_use]
+    pub const fn nth(&self, nth: usize) -> Self {
+        Self {
+            now_ms: self.now_ms,
+            bits: self.bits.wrapping_add(nth as u128),
+        }
+    }
+
     /// The id of the `nth` change that the call makes, as stored in rows.
     pub(crate) fn id(&self, nth: usize) -> u64 {
         let low = self.bits & u128::from(u64::MAX);

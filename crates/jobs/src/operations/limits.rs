@@ -22,6 +22,7 @@ pub(crate) mod settings;
 pub(crate) mod slots;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -81,6 +82,44 @@ impl Jobs {
         name: &LimitName,
         limit: Option<Limit>,
     ) -> Result<()> {
+        let mut rules = self.limit_rules(tx, ty).await?;
+        if self.write_limit(tx, ty, Arc::make_mut(&mut rules), name, limit)? {
+            self.change_limits(tx, ty, op);
+        }
+        Ok(())
+    }
+
+    /// Makes these the limits of a type that have a setting, in the caller's transaction, like [`Self::set_limit_in`].
+    pub async fn replace_limits_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        wanted: &BTreeMap<LimitName, Limit>,
+    ) -> Result<()> {
+        let mut rules = self.limit_rules(tx, ty).await?;
+        let set = rules.set().map(|(name, _)| LimitName(name.clone()));
+        let gone: Vec<_> = set.filter(|name| !wanted.contains_key(name)).collect();
+        let gone = gone.iter().map(|name| (name, None));
+        let mut changed = false;
+        for (name, limit) in gone.chain(wanted.iter().map(|(name, limit)| (name, Some(*limit)))) {
+            changed |= self.write_limit(tx, ty, Arc::make_mut(&mut rules), name, limit)?;
+        }
+        if changed {
+            self.change_limits(tx, ty, op);
+        }
+        Ok(())
+    }
+
+    /// Sets a limit, or removes its setting, in `rules` as well; false if it already is as it shall be.
+    fn write_limit(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        rules: &mut Rules,
+        name: &LimitName,
+        limit: Option<Limit>,
+    ) -> Result<bool> {
         if limit.is_some_and(|limit| limit.max > LIMIT_SLOTS_MAX) {
             return Err(Error::Invalid(
                 "a limit is at most 10,000; a higher rate needs a shorter period",
@@ -89,24 +128,26 @@ impl Jobs {
         if limit.is_some_and(|limit| limit.per_ms == Some(0)) {
             return Err(Error::Invalid("the period of a limit is at least 1 ms"));
         }
-        let rules = self.limit_rules(tx, ty).await?;
         let old = rules.of(name.as_bytes());
         let known = rules.set().any(|(known, _)| *known == name.0);
         if known == limit.is_some() && limit.is_none_or(|limit| limit == old.limit) {
-            return Ok(());
+            return Ok(false);
         }
         if !known && rules.set().count() >= SETTINGS_MAX {
             return Err(Error::Invalid(
                 "a type has at most 1,000 limits with a setting: set one for a group, as in GROUP|NAME",
             ));
         }
-        let row = match limit {
+        let rule = match limit {
             Some(limit) => Some(Rule::new(limit, old.end())),
             None => rules.without(&name.0, old.end()),
         };
-        self.write_rule(tx, ty, &name.0, row);
-        self.change_limits(tx, ty, op);
-        Ok(())
+        self.write_rule(tx, ty, &name.0, rule);
+        match rule {
+            Some(rule) => rules.by_name.insert(name.0.clone(), rule),
+            None => rules.by_name.remove(&name.0),
+        };
+        Ok(true)
     }
 
     fn write_rule(&self, tx: &Transaction, ty: &JobType, name: &[u8], rule: Option<Rule>) {
@@ -217,11 +258,7 @@ impl Jobs {
     }
 
     /// The settings of a type's limits. A transaction that relies on them conflicts with changing them.
-    pub(crate) async fn limit_rules(
-        &self,
-        tx: &Transaction,
-        ty: &JobType,
-    ) -> Result<std::sync::Arc<Rules>> {
+    pub(crate) async fn limit_rules(&self, tx: &Transaction, ty: &JobType) -> Result<Arc<Rules>> {
         let version = tx.get(&self.keys().limits_version(ty)).await?;
         if let Some(known) = self.known_limits().get(ty, version.as_ref()) {
             return Ok(known);
