@@ -14,7 +14,7 @@ use couch::Seq;
 use futures::future::try_join_all;
 use jobs::{JobId, Op, Signal};
 use serde::{Deserialize, Serialize};
-use store::{RangeOptions, Transaction};
+use store::{KeyRange, RangeOptions, Transaction};
 
 use crate::data::Wake;
 use crate::fault::ServiceError;
@@ -83,6 +83,8 @@ impl Replications {
 
     /// Wakes up to `max` replications that sleep on these databases of a server, and returns how many. As many as `max`:
     /// there may be more, which another transaction can wake.
+    ///
+    /// What falls asleep meanwhile does not conflict: it writes its row first, and then looks at its source once more.
     pub async fn wake_in(
         &self,
         tx: &Transaction,
@@ -93,7 +95,7 @@ impl Replications {
     ) -> Result<usize, ServiceError> {
         let ranges = databases.iter().map(|database| {
             let range = keys::wakes(server, Some(database));
-            tx.get_range(range, RangeOptions::limit(max)).collect()
+            (tx.snapshot().get_range(range, RangeOptions::limit(max))).collect()
         });
         let rows = try_join_all(ranges).await?;
         let mut signals = Vec::new();
@@ -104,6 +106,7 @@ impl Replications {
             let due_ms = op.now_ms.saturating_add(wake.delay_ms);
             let due_ms = due_ms.saturating_add(jitter_ms(op, &job, random_delay));
             signals.push(Signal::new(job).due_ms(due_ms.max(wake.not_before_ms)));
+            tx.add_read_conflict_range(KeyRange::key(&row.key));
             tx.clear(&row.key);
         }
         let woken = signals.len();

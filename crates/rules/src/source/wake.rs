@@ -20,6 +20,8 @@ const SAVE_PAUSE: Duration = Duration::from_secs(5);
 /// How often work is tried as a whole after conflicts, and into how many parts it is split then.
 const RETRIES: u32 = 1;
 const PARTS: usize = 8;
+/// Databases of one transaction. Replications fall asleep on them all the time, so that a long one hardly ever succeeds.
+const NAMES: usize = 100;
 
 /// Databases whose sleepers are to be woken, and what rules ask for.
 #[derive(Clone, Copy, Default)]
@@ -75,20 +77,32 @@ impl Follower<'_> {
             self.save().await?;
         }
         let names: Vec<&str> = databases.keys().map(String::as_str).collect();
-        let last = reactions.len().saturating_sub(1) / REACTIONS * REACTIONS;
-        let (first, last) = reactions.split_at(last);
-        for reactions in first.chunks(REACTIONS) {
+        let (first, last) = all_but_last(&reactions, REACTIONS);
+        for reactions in first {
             let work = Work {
                 names: &[],
                 reactions,
             };
             self.in_parts_if_contended(work).await?;
         }
+        let (first, names) = all_but_last(&names, NAMES);
+        let mut before = 0;
+        for names in first {
+            let work = Work {
+                names,
+                reactions: &[],
+            };
+            before += self.in_parts_if_contended(work).await?;
+        }
         let work = Work {
-            names: &names,
+            names,
             reactions: last,
         };
-        let position = self.position.clone();
+        let position = Position {
+            woken: self.position.woken + before,
+            ..self.position.clone()
+        };
+        let must_save = must_save || before > 0;
         let woken = match self.at_once(work, Some((&position, must_save))).await {
             Err(error) if error.is_contended() => {
                 let woken = self.in_parts(work).await?;
@@ -101,7 +115,7 @@ impl Follower<'_> {
                 woken
             }
             woken => woken?,
-        };
+        } + before;
         if woken > 0 || must_save || !last.is_empty() {
             self.saved = Instant::now();
         }
@@ -170,4 +184,10 @@ impl Follower<'_> {
             }
         }
     }
+}
+
+/// The items in chunks, and apart from these the last chunk.
+fn all_but_last<T>(items: &[T], size: usize) -> (std::slice::Chunks<'_, T>, &[T]) {
+    let (first, last) = items.split_at(items.len().saturating_sub(1) / size * size);
+    (first.chunks(size), last)
 }
