@@ -270,13 +270,18 @@ impl Node {
         &self.replications
     }
 
-    /// Applies reloadable settings: options of `[replicator]`, and administrators.
+    /// Applies reloadable settings: options of `[replicator]`, passwords of rules, and administrators. If one is not valid, it
+    /// applies none.
     pub async fn apply(&self, config: &Config) -> anyhow::Result<()> {
+        let passwords = following::passwords(config.rules.passwords_file.as_deref())?;
+        let admins = match &self.service {
+            Some(_) => Some(admins::hash_all(&config.admins, self.admin_secret).await?),
+            None => None,
+        };
         self.replications.set_options(config.replicator.clone())?;
-        let file = config.rules.passwords_file.as_deref();
-        self.passwords.set(following::passwords(file)?);
-        if let Some(service) = &self.service {
-            service.set_admins(admins::hash_all(&config.admins, self.admin_secret).await?);
+        self.passwords.set(passwords);
+        if let (Some(service), Some(admins)) = (&self.service, admins) {
+            service.set_admins(admins);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Rules of a node, and the calls they ask for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -67,10 +67,15 @@ async fn receive(State(receiver): State<Receiver>, request: Request) -> StatusCo
 }
 
 /// A node that follows a peer, with more of a configuration.
-async fn node(peer: &Peer, directory: &Path, more: &str) -> Node {
+fn configure(peer: &Peer, directory: &Path, more: &str) -> PathBuf {
     let file = directory.join("davenport.toml");
     let url = peer.url();
     std::fs::write(&file, format!("[sources.couch]\nurl = \"{url}\"\n{more}")).unwrap();
+    file
+}
+
+async fn node(peer: &Peer, directory: &Path, more: &str) -> Node {
+    let file = configure(peer, directory, more);
     let start = Start::node("davenport", directory).admin();
     let start = start.args(&["--config", &file.display().to_string()]);
     start.start().await.unwrap()
@@ -199,11 +204,16 @@ async fn sighup_reads_the_passwords_file_again() {
     write(&address, "second");
     node.signal(e2e::Signal::HUP).unwrap();
     sent(SECOND).await;
+    // A file that is not valid changes nothing, and neither does the configuration that names it.
     std::fs::write(&file, "{").unwrap();
+    let fewer = format!("{more}[replicator]\nmax_jobs = 7\n");
+    configure(&peer, directory.path(), &fewer);
     node.signal(e2e::Signal::HUP).unwrap();
     let refused = || node.log().contains("configuration not reloaded");
     e2e::until("the log tells of it", refused).await.unwrap();
     sent(SECOND).await;
+    let option = root.get("/_node/_local/_config/replicator/max_jobs");
+    assert_eq!(option.await.unwrap().1, json!("500"));
     receiver.succeed(true);
     deliveries(&root, |all| all[0]["state"] == "delivered").await;
     let (_, log) = node.stop().await.unwrap();
