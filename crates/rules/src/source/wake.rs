@@ -20,7 +20,7 @@ const SAVE_PAUSE: Duration = Duration::from_secs(5);
 /// How often work is tried as a whole after conflicts, and into how many parts it is split then.
 const RETRIES: u32 = 1;
 const PARTS: usize = 8;
-/// Databases of one transaction. Replications fall asleep on them all the time, so that a long one hardly ever succeeds.
+/// Databases of one transaction. Runs that it signals end all the time, and about more of them it would often start over.
 const NAMES: usize = 100;
 
 /// Databases whose sleepers are to be woken, and what rules ask for.
