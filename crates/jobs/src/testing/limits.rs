@@ -410,6 +410,36 @@ async fn a_rate_limits_starts_in_any_period() {
     assert_eq!(starts, [0, 0, 10_000, 10_000, 20_000, 20_000, 30_000]);
 }
 
+/// A claim keeps the clock that it read when it began. It must not start a job as if that was before the rate allowed it:
+/// with a slot that was free already when a job gave it back, or when the next one was given it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_long_ago_starts_nothing_too_early() {
+    for waits in [false, true] {
+        let world = World::new().await;
+        world.set("api", Limit::per(1, 10_000)).await;
+        for id in ["started", "booked"] {
+            world.add(id, key("api")).await;
+            world.claim().await;
+        }
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let early = world.jobs.claim(&world.ty, &world.me, 1);
+        if waits {
+            world.add("next", key("api")).await;
+            assert!(world.claim().await.is_empty());
+        }
+        tokio::time::advance(Duration::from_secs(15)).await;
+        let booked = job_id("booked");
+        world.jobs.remove(&world.ty, &booked).await.unwrap();
+        if !waits {
+            world.add("next", key("api")).await;
+        }
+        let claimed = world.jobs.accept_claim(&early).await.unwrap();
+        world.check().await;
+        assert!(claimed.jobs.is_empty(), "{waits}");
+        assert_eq!(ids(&world.claim().await), ["next"]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_signal_does_not_cost_a_job_its_turn() {
     let world = World::new().await;

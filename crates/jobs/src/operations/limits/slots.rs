@@ -386,10 +386,10 @@ impl Jobs {
             return Ok(false);
         };
         let taken = [old.taken(), &[slot]].concat();
-        let wait = if free_ms > effects.now_ms() {
-            Wait::Until(free_ms)
-        } else {
-            Wait::No
+        // Also if it is free already: a claim that read its clock earlier would start the job as if that was then.
+        let wait = match free_ms {
+            0 => Wait::No,
+            _ => Wait::Until(free_ms.max(effects.now_ms())),
         };
         effects.run(ty, id, &mut header, Event::Hold { taken, wait })?;
         Ok(true)
@@ -439,7 +439,8 @@ impl Jobs {
             .offer(effects, tx, (ty, rule), slot.clone(), free_ms, op)
             .await?;
         if !offered {
-            if free_ms > op.now_ms {
+            // Also when it is free already: the claim that takes it may have read its clock earlier.
+            if free_ms > 0 {
                 let row = Slot { id: None, free_ms };
                 tx.set(&key, &row.encode());
             } else if rule.limit.max > 1 && rule.limit.per_ms.is_none() {
