@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::admission;
-use super::fleet::{Fleet, Member, START_MS, attempts};
+use super::fleet::{Fleet, Member, START_MS};
 use super::history::{self, Glimpse};
 use super::judge::Judge;
 use super::node::{Hook, Node};
@@ -115,9 +115,12 @@ impl Fleet {
 
     /// An idle fleet does little.
     pub(super) async fn idle(&mut self) {
+        // Crowds of finished jobs may expire in this minute.
         let tried = |members: &[Member]| -> u64 {
             let up = members.iter().filter_map(|member| member.process.as_ref());
-            up.map(|process| attempts(&process.services)).sum()
+            let stats = up.flat_map(|process| process.services.store().stats());
+            let others = stats.filter(|(name, _)| *name != "expire");
+            others.map(|(_, stats)| stats.attempts).sum()
         };
         let before = tried(&self.members);
         sleep(Duration::from_mins(1)).await;

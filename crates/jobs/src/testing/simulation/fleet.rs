@@ -332,7 +332,7 @@ impl Fleet {
 }
 
 /// All transactions tried.
-pub(super) fn attempts(jobs: &Jobs) -> u64 {
+fn attempts(jobs: &Jobs) -> u64 {
     let stats = jobs.store().stats();
     stats.values().map(|stats| stats.attempts).sum()
 }
