@@ -66,7 +66,7 @@ async fn receive(State(receiver): State<Receiver>, request: Request) -> StatusCo
     }
 }
 
-/// A node that follows a peer, with more of a configuration.
+/// Writes the configuration of a node that follows a peer, with more of it.
 fn configure(peer: &Peer, directory: &Path, more: &str) -> PathBuf {
     let file = directory.join("davenport.toml");
     let url = peer.url();
@@ -74,6 +74,7 @@ fn configure(peer: &Peer, directory: &Path, more: &str) -> PathBuf {
     file
 }
 
+/// A node that follows a peer, with more of a configuration.
 async fn node(peer: &Peer, directory: &Path, more: &str) -> Node {
     let file = configure(peer, directory, more);
     let start = Start::node("davenport", directory).admin();

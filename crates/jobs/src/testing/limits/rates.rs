@@ -1,0 +1,88 @@
+//! Limits that are rates.
+
+use std::time::Duration;
+
+use super::{World, ids, job_id, key};
+use crate::{Add, Finish, Limit, LimitName};
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_limits_starts_in_any_period() {
+    let world = World::new().await;
+    world.set("api", Limit::per(2, 10_000)).await;
+    for n in 0..7 {
+        world.add(&format!("job-{n}"), key("api")).await;
+    }
+    let clock = world.jobs.clock();
+    let mut starts = Vec::new();
+    for _ in 0..80 {
+        for run in world.claim().await {
+            starts.push(clock.now_ms() - 1_700_000_000_000);
+            // The end of a run frees nothing.
+            world.finish(&run, Finish::done()).await;
+        }
+        tokio::time::advance(Duration::from_millis(500)).await;
+    }
+    assert_eq!(starts, [0, 0, 10_000, 10_000, 20_000, 20_000, 30_000]);
+}
+
+/// A claim keeps the clock that it read when it began. It must not start a job as if that was before the rate allowed it:
+/// with a slot that was free already when a job gave it back, or when the next one was given it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_long_ago_starts_nothing_too_early() {
+    for waits in [false, true] {
+        let world = World::new().await;
+        world.set("api", Limit::per(1, 10_000)).await;
+        for id in ["started", "booked"] {
+            world.add(id, key("api")).await;
+            world.claim().await;
+        }
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let early = world.jobs.claim(&world.ty, &world.me, 1);
+        if waits {
+            world.add("next", key("api")).await;
+            assert!(world.claim().await.is_empty());
+        }
+        tokio::time::advance(Duration::from_secs(15)).await;
+        let booked = job_id("booked");
+        world.jobs.remove(&world.ty, &booked).await.unwrap();
+        if !waits {
+            world.add("next", key("api")).await;
+        }
+        let claimed = world.jobs.accept_claim(&early).await.unwrap();
+        world.check().await;
+        assert!(claimed.jobs.is_empty(), "{waits}");
+        assert_eq!(ids(&world.claim().await), ["next"]);
+    }
+}
+
+/// Slots of keys that no job uses again leave no rows, once they are free by any clock.
+#[tokio::test(start_paused = true)]
+async fn rows_of_rates_that_have_cooled_down_are_cleared() {
+    let world = World::new().await;
+    world.set("api", Limit::per(1, 10_000)).await;
+    let slots = world.jobs.keys().all_slots(&world.ty);
+    for n in 0..700 {
+        let name = LimitName::new(format!("api|{n}")).unwrap();
+        let add = Add::new(job_id(&format!("job-{n}")), "data").key(name);
+        world.jobs.add(&world.ty, add).await.unwrap();
+    }
+    let started = world.jobs.accept(&world.ty, &world.me, 500).await.unwrap();
+    let more = world.jobs.accept(&world.ty, &world.me, 500).await.unwrap();
+    assert_eq!(started.jobs.len() + more.jobs.len(), 700);
+    let clear = async || {
+        let next = world.jobs.clear_cold(&world.ty, None).await.unwrap();
+        let next = world
+            .jobs
+            .clear_cold(&world.ty, next.as_ref())
+            .await
+            .unwrap();
+        assert_eq!(next, None);
+        world.jobs.rows(slots.clone()).await.len()
+    };
+    assert_eq!(clear().await, 700);
+    tokio::time::advance(Duration::from_mins(11)).await;
+    world.add("late", key("api|5")).await;
+    assert_eq!(world.claim().await.len(), 1);
+    let _ = clear().await;
+    assert_eq!(world.jobs.rows(slots).await.len(), 1);
+}
