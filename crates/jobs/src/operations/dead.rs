@@ -22,7 +22,8 @@ impl Jobs {
             .await
     }
 
-    /// [`Self::retry`] in the caller's transaction.
+    /// [`Self::retry`] in the caller's transaction. That must not end a run of the job afterwards: a retry of a job that is
+    /// not dead leaves nothing behind, so a repeated transaction would revive the job that it had killed.
     pub async fn retry_in(
         &self,
         tx: &Transaction,

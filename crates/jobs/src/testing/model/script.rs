@@ -147,9 +147,9 @@ impl When {
 
 impl Step {
     /// Whether a transaction recognises an earlier try of it: not if it removes, claims what it
-    /// ends, or has two requests for one job.
+    /// ends, has two requests for one job, or kills a job after a retry that found it alive.
     fn recognises_itself(acts: &[Act]) -> bool {
-        let mut asked = Vec::new();
+        let (mut asked, mut retried) = (Vec::new(), false);
         acts.iter().all(|act| match act {
             Act::Remove(_) | Act::Accept { .. } => false,
             Act::Add { ty, requests } | Act::Signal { ty, requests, .. } => {
@@ -161,9 +161,11 @@ impl Step {
             Act::Resubmit { at, .. } | Act::Retry(at) => {
                 let new = !asked.contains(&(at.ty, at.id));
                 asked.push((at.ty, at.id));
+                retried |= matches!(act, Act::Retry(_));
                 new
             }
-            Act::Update(..) | Act::RunAgain(..) | Act::Finish(_) => true,
+            Act::Finish(_) => !retried,
+            Act::Update(..) | Act::RunAgain(..) => true,
         })
     }
 }
