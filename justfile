@@ -15,6 +15,10 @@ test *args:
 simulate seeds="1000" first="1": && (simulate-changes seeds first) (simulate-jobs seeds first)
     DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p davenport-jobs --lib -- --nocapture simulation::guarantees_hold
 
+# Compare the queue with its model in very many random scripts: `just model 100000`
+model scripts="10000":
+    DAVENPORT_CASES={{scripts}} cargo test -p davenport-jobs --lib -- --exact testing::model::memory
+
 # Run the simulation of nodes that follow a server's changes
 simulate-changes seeds="1000" first="1":
     DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p rules --test simulation -- --nocapture every_change
