@@ -3,6 +3,7 @@
 //! The servers are in this process, so that databases are cheap and each request is known. The node is a separate one.
 
 mod databases;
+mod remotes;
 mod sleeping;
 mod storm;
 mod use_of_node;
@@ -31,15 +32,18 @@ pub struct ChangesBench {
     /// Number of databases in the case `databases`, each with a replication of one rule
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     databases: usize,
-    /// Number of databases per second that change in these cases
+    /// Number of databases per second that change in these cases, and of copies in the case `remotes`
     #[arg(long, value_name = "C", default_value_t = 100)]
     changes: u32,
     /// Number of updates in the case `storm`
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     updates: usize,
-    /// Number of databases that they are spread over
+    /// Number of databases that they are spread over, and of those that remotes copy
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     storm_databases: usize,
+    /// Number of remotes in the case `remotes`
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    remotes: usize,
     /// Seconds to measure in each case
     #[arg(long, value_name = "S", default_value_t = 60)]
     seconds: u64,
@@ -62,6 +66,8 @@ enum Case {
     Databases,
     /// Very many updates of few databases
     Storm,
+    /// Remotes on two nodes, one of which is down for a while
+    Remotes,
 }
 
 /// One case and its report.
@@ -79,8 +85,12 @@ pub(crate) async fn run(bench: ChangesBench, open: Open) -> anyhow::Result<()> {
         counts.iter().all(|count| *count > 0) && bench.changes > 0 && bench.seconds > 0,
         "numbers of databases, changes and seconds must be at least 1"
     );
+    ensure!(
+        bench.remotes > 1,
+        "there must be at least 2 remotes: one is down"
+    );
     let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
-    let all = [Case::Sleeping, Case::Databases, Case::Storm];
+    let all = [Case::Sleeping, Case::Databases, Case::Storm, Case::Remotes];
     for case in all {
         if !bench.cases.is_empty() && !bench.cases.contains(&case) {
             continue;
@@ -97,6 +107,7 @@ pub(crate) async fn run(bench: ChangesBench, open: Open) -> anyhow::Result<()> {
             Case::Sleeping => Box::pin(sleeping::run(&run("sleeping"))).await,
             Case::Databases => Box::pin(databases::run(&run("databases"))).await,
             Case::Storm => Box::pin(storm::run(&run("storm"))).await,
+            Case::Remotes => Box::pin(remotes::run(&run("remotes"))).await,
         }
         .with_context(|| format!("case {case:?}"))?;
     }
@@ -116,7 +127,7 @@ impl Run<'_> {
     }
 
     /// Starts a node that follows a server.
-    async fn node(&self, source: &Peer) -> anyhow::Result<Node> {
+    async fn node(&self, source: &Peer, name: &str) -> anyhow::Result<Node> {
         let config = self.keys.with_extension("toml");
         let section = format!("[sources.bench]\nurl = \"{}\"\n", source.url());
         std::fs::write(&config, section).context("cannot write the configuration of a node")?;
@@ -126,7 +137,7 @@ impl Run<'_> {
             config: Some(config),
             set: self.bench.set.clone(),
         };
-        Node::start(&place, "bench", "api_frontend,replication").await
+        Node::start(&place, name, "api_frontend,replication").await
     }
 }
 

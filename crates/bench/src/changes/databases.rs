@@ -29,7 +29,7 @@ pub(super) async fn run(run: &Run<'_>) -> anyhow::Result<()> {
         source.put(&name, r#"{"_id":"first"}"#)?;
         target.create_database(&name)?;
     }
-    let node = run.node(&source).await?;
+    let node = run.node(&source, "bench").await?;
     let client = node.client()?;
     let begun = Instant::now();
     put_rule(&client, (&source, &target), &json!("changes")).await?;

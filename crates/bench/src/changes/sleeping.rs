@@ -54,7 +54,7 @@ pub(super) async fn run(run: &Run<'_>) -> anyhow::Result<()> {
     // The first start may have to do what later ones need not.
     followed(run, &source).await?.stop().await?;
     let began = Instant::now();
-    let node = run.node(&source).await?;
+    let node = run.node(&source, "bench").await?;
     run.report("restart_s", began.elapsed().as_secs_f64(), "s");
     until(&node.client()?, FOLLOWED, 1.0, START_MAX).await?;
     run.report("followed_s", began.elapsed().as_secs_f64(), "s");
@@ -94,7 +94,7 @@ pub(super) async fn run(run: &Run<'_>) -> anyhow::Result<()> {
 
 /// Starts a node, and waits until it follows the server.
 async fn followed(run: &Run<'_>, source: &Peer) -> anyhow::Result<Node> {
-    let node = run.node(source).await?;
+    let node = run.node(source, "bench").await?;
     until(&node.client()?, FOLLOWED, 1.0, START_MAX).await?;
     Ok(node)
 }

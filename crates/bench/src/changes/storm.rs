@@ -68,7 +68,7 @@ pub(super) async fn run(run: &Run<'_>) -> anyhow::Result<()> {
         revs: vec![None; count],
         next: 0,
     };
-    let node = run.node(&source).await?;
+    let node = run.node(&source, "bench").await?;
     let client = node.client()?;
     until(&client, "davenport_source_followed", 1.0, SETTLE_MAX).await?;
 
