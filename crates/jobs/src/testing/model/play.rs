@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How many turns of the monitor it may take. With a planted bug the queue may never look as expected, and a paused clock
 /// would let the monitor turn 60,000 times first. It takes some more than a second: a clock that has just jumped is not
 /// believed at first, so that some jobs expire and others wait until the monitor looks again.
-const TURNS_MAX: u64 = 2_000;
+const TURNS_MAX: u64 = 1_200;
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// The timeout of the types.
 const TIMEOUT: Duration = Duration::from_millis(1);
