@@ -116,7 +116,12 @@ pub(crate) async fn run(bench: ChangesBench, open: Open) -> anyhow::Result<()> {
 
 impl Run<'_> {
     fn report(&self, metric: &'static str, value: f64, unit: &'static str) {
-        let case = self.case.into();
+        self.report_of(self.case, metric, value, unit);
+    }
+
+    /// A figure of a part of the case.
+    fn report_of(&self, case: &'static str, metric: &'static str, value: f64, unit: &'static str) {
+        let case = case.into();
         let figure = Figure {
             case,
             metric,

@@ -15,7 +15,6 @@ use crate::arrivals::{self, Load};
 use crate::client::Client;
 use crate::metrics::Metrics;
 use crate::percentiles;
-use crate::store::Figure;
 
 /// From the first change of a database to its copies.
 const DELAY_SEC: u64 = 1;
@@ -55,16 +54,7 @@ pub(super) async fn run(run: &Run<'_>) -> anyhow::Result<()> {
         .into_iter()
         .enumerate()
     {
-        let figure = |metric, value, unit| {
-            let case = case.into();
-            let figure = Figure {
-                case,
-                metric,
-                value,
-                unit,
-            };
-            crate::report("changes", &figure, run.bench.json);
-        };
+        let figure = |metric, value, unit| run.report_of(case, metric, value, unit);
         let before = ended(&clients).await?;
         let write = async |name: &str, number: usize| {
             source.put(name, &format!(r#"{{"_id":"n{nth}{number:09}"}}"#))?;
