@@ -164,7 +164,7 @@ impl Step {
                 retried |= matches!(act, Act::Retry(_));
                 new
             }
-            Act::Finish(_) => !retried,
+            Act::Finish(ends) => !(retried && ends.iter().any(|(_, end)| end.dead)),
             Act::Update(..) | Act::RunAgain(..) => true,
         })
     }
