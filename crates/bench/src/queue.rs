@@ -2,6 +2,7 @@
 //! acknowledgement is durable.
 
 mod backlog;
+mod behind;
 mod cancel;
 pub(crate) mod command;
 mod crowd;
@@ -70,13 +71,15 @@ pub(crate) enum Case {
     /// Claiming and finishing with few and with many jobs waiting; starting a process and listing with that many in the
     /// store.
     Backlog,
+    /// The single jobs of a tenant behind very many of another.
+    Behind,
     /// Taking jobs from a holder that has few and many.
     Cancel,
 }
 
 impl Case {
     /// All cases, in the order in which they disturb each other least.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::OneByOne,
         Self::Batched,
         Self::Scheduled,
@@ -87,6 +90,7 @@ impl Case {
         Self::Cancel,
         Self::Retention,
         Self::Backlog,
+        Self::Behind,
     ];
 }
 
@@ -135,6 +139,7 @@ pub(crate) async fn run(mut bench: Bench, report: &mut dyn FnMut(Figure)) -> Res
                 retention::measure(&load, bench.jobs, bench.batch, &mut report).await?;
             }
             Case::Backlog => backlog::measure(&load, &mut bench, &mut report).await?,
+            Case::Behind => Box::pin(behind::measure(&load, bench.backlog, &mut report)).await?,
         }
     }
     Ok(())

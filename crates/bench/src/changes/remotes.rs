@@ -8,7 +8,7 @@ use futures::future::try_join_all;
 use http::Method;
 use peer::{Options, Peer};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval, sleep};
 
 use super::{Run, database, scattered};
 use crate::arrivals::{self, Load};
@@ -16,9 +16,13 @@ use crate::client::Client;
 use crate::metrics::Metrics;
 use crate::percentiles;
 
-/// From the first change of a database to its copies.
+/// From the first change of a database to its copies, and up to as much again, drawn for each.
 const DELAY_SEC: u64 = 1;
 const THREADS: u64 = 8;
+/// A database that changes all the time, for how long, and the delay of its remote.
+const HOT: Duration = Duration::from_mins(1);
+const HOT_PAUSE: Duration = Duration::from_millis(10);
+const HOT_DELAY_SEC: u64 = 15;
 const SETTLE_MAX: Duration = Duration::from_mins(10);
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -38,9 +42,13 @@ pub(super) async fn run(run: &Run<'_>) -> anyhow::Result<()> {
         run.node(&source, "other").await?,
     ];
     let clients = [nodes[0].client()?, nodes[1].client()?];
-    put_remotes(&clients[0], &source, &targets).await?;
+    for (nth, target) in targets.iter().enumerate() {
+        let name = format!("remote{nth}");
+        let databases = ("^db[0-9]+$", DELAY_SEC);
+        put_remote(&clients[0], &name, databases, (&source, target)).await?;
+    }
     let began = Instant::now();
-    while ended(&clients).await?.values().sum::<f64>() < in_f64(count * remotes) {
+    while Ended::on(&clients).await?.all() < in_f64(count * remotes) {
         ensure!(began.elapsed() < SETTLE_MAX, "the first runs did not end");
         sleep(LOOK_PAUSE).await;
     }
@@ -55,7 +63,7 @@ pub(super) async fn run(run: &Run<'_>) -> anyhow::Result<()> {
         .enumerate()
     {
         let figure = |metric, value, unit| run.report_of(case, metric, value, unit);
-        let before = ended(&clients).await?;
+        let before = Ended::on(&clients).await?;
         let write = async |name: &str, number: usize| {
             source.put(name, &format!(r#"{{"_id":"n{nth}{number:09}"}}"#))?;
             Ok(())
@@ -67,22 +75,49 @@ pub(super) async fn run(run: &Run<'_>) -> anyhow::Result<()> {
         } else {
             measuring.await?
         };
-        let after = ended(&clients).await?;
-        let grown = |name: &str| after.get(name).unwrap_or(&0.0) - before.get(name).unwrap_or(&0.0);
+        let ended = Ended::on(&clients).await?.since(&before);
         let seconds = load.duration.as_secs_f64();
-        figure("first_runs_per_s", grown("remote0") / seconds, "/s");
-        let others: f64 = (1..remotes).map(|n| grown(&format!("remote{n}"))).sum();
+        figure("first_runs_per_s", ended.of("remote0") / seconds, "/s");
+        let others = ended.all() - ended.of("remote0");
         let each = others / in_f64(remotes - 1) / seconds;
         figure("others_runs_per_s", each, "/s each");
+        figure("busiest_node", ended.busiest(), "x equal parts");
         let took: Vec<Duration> = arrived.iter().map(|arrival| arrival.took).collect();
         for (metric, ms) in percentiles(&took, &[("arrival_ms_p50", 50), ("arrival_ms_p99", 99)]) {
             figure(metric, ms, "ms");
         }
     }
+    let runs = hot(&source, &targets[0], &clients).await?;
+    run.report_of("remotes/hot", "runs", runs, "");
     for node in nodes {
         node.stop().await?;
     }
     Ok(())
+}
+
+/// The runs of one database that changes all the time.
+async fn hot(source: &Peer, target: &Peer, nodes: &[Client; 2]) -> anyhow::Result<f64> {
+    for server in [source, target] {
+        server.create_database("hot")?;
+    }
+    put_remote(&nodes[0], "hot", ("^hot$", HOT_DELAY_SEC), (source, target)).await?;
+    let (began, mut next) = (Instant::now(), interval(HOT_PAUSE));
+    let mut count = 0;
+    while began.elapsed() < HOT {
+        next.tick().await;
+        source.put("hot", &format!(r#"{{"_id":"n{count:09}"}}"#))?;
+        count += 1;
+    }
+    let last = format!("hot/n{:09}", count - 1);
+    let target = Client::new(&target.url())?;
+    while target.get(&last).await.is_err() {
+        ensure!(
+            began.elapsed() < SETTLE_MAX,
+            "the last change was not copied"
+        );
+        sleep(LOOK_PAUSE).await;
+    }
+    Ok(Ended::on(nodes).await?.of("hot"))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
@@ -90,31 +125,64 @@ fn in_f64(number: usize) -> f64 {
     number as f64
 }
 
-/// The runs that have ended on nodes, by remote, with those that failed.
-async fn ended(nodes: &[Client]) -> anyhow::Result<BTreeMap<String, f64>> {
-    let mut all = BTreeMap::new();
-    for node in nodes {
-        let metrics = Metrics::of(node).await?;
-        for (remote, runs) in metrics.by("davenport_remote_runs_total", "remote") {
-            // After the name of its database.
-            let id = remote.rsplit('/').next().unwrap_or(remote);
-            *all.entry(id.to_owned()).or_default() += runs;
+/// The runs that have ended, with those that failed: by remote, on each node.
+struct Ended(Vec<BTreeMap<String, f64>>);
+
+impl Ended {
+    async fn on(nodes: &[Client]) -> anyhow::Result<Self> {
+        let mut all = Vec::new();
+        for node in nodes {
+            let metrics = Metrics::of(node).await?;
+            let runs = metrics.by("davenport_remote_runs_total", "remote");
+            // The id comes after the name of its database.
+            let id = |remote: &str| remote.rsplit('/').next().unwrap_or(remote).to_owned();
+            all.push(
+                runs.into_iter()
+                    .map(|(remote, runs)| (id(remote), runs))
+                    .collect(),
+            );
         }
+        Ok(Self(all))
     }
-    Ok(all)
+
+    fn since(mut self, before: &Self) -> Self {
+        for (node, before) in self.0.iter_mut().zip(&before.0) {
+            for (remote, runs) in before {
+                *node.entry(remote.clone()).or_default() -= runs;
+            }
+        }
+        self
+    }
+
+    fn of(&self, remote: &str) -> f64 {
+        self.0.iter().filter_map(|node| node.get(remote)).sum()
+    }
+
+    fn all(&self) -> f64 {
+        self.0.iter().flat_map(BTreeMap::values).sum()
+    }
+
+    /// The runs of the node with the most, relative to those of all nodes in equal parts.
+    fn busiest(&self) -> f64 {
+        let each = self.0.iter().map(|node| node.values().sum());
+        each.fold(0.0, f64::max) * in_f64(self.0.len()) / self.all()
+    }
 }
 
-async fn put_remotes(node: &Client, source: &Peer, targets: &[Peer]) -> anyhow::Result<()> {
+async fn put_remote(
+    node: &Client,
+    name: &str,
+    (databases, delay_sec): (&str, u64),
+    (source, target): (&Peer, &Peer),
+) -> anyhow::Result<()> {
     let rules = format!("bench-{}%2F_rules", &crate::random_hex()[..8]);
     node.create(&rules).await?;
-    for (nth, target) in targets.iter().enumerate() {
-        let remote = json!({
-            "type": "remote", "databases": ["^db[0-9]+$"], "threads": THREADS,
-            "replication_delay_sec": DELAY_SEC, "random_delay_sec": 0,
-            "source": format!("{}/${{name}}", source.url()), "url": format!("{}/${{name}}", target.url()),
-        });
-        let path = format!("{rules}/remote{nth}");
-        node.expect(Method::PUT, &path, &remote.to_string()).await?;
-    }
+    let remote = json!({
+        "type": "remote", "databases": [databases], "threads": THREADS,
+        "replication_delay_sec": delay_sec,
+        "source": format!("{}/${{name}}", source.url()), "url": format!("{}/${{name}}", target.url()),
+    });
+    let path = format!("{rules}/{name}");
+    node.expect(Method::PUT, &path, &remote.to_string()).await?;
     Ok(())
 }

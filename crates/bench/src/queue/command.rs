@@ -23,7 +23,7 @@ pub struct QueueBench {
     /// Number of jobs per transaction in the batched case
     #[arg(long, value_name = "B", default_value_t = 100)]
     batch: usize,
-    /// Number of waiting jobs in the largest backlog; 0 skips it
+    /// Number of waiting jobs in the largest backlog, and in the case `behind`; 0 skips both
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     backlog: usize,
     /// Run only this case; can be repeated
@@ -46,6 +46,7 @@ enum Part {
     Latency,
     Retention,
     Backlog,
+    Behind,
     Cancel,
 }
 
@@ -61,6 +62,7 @@ impl From<Part> for Case {
             Part::Latency => Self::Latency,
             Part::Retention => Self::Retention,
             Part::Backlog => Self::Backlog,
+            Part::Behind => Self::Behind,
             Part::Cancel => Self::Cancel,
         }
     }

@@ -380,7 +380,7 @@ impl Jobs {
         }
         let mut effects = self.effects(tx, op.now_ms).await?;
         effects.run(ty, id, &mut header, Event::Remove)?;
-        effects.flush(op).await
+        effects.flush(op).await.map(drop)
     }
 
     /// Whether the next run gets this data anyway.

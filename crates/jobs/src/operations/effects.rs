@@ -374,8 +374,8 @@ impl Effects<'_> {
         self.wake.remove(ty);
     }
 
-    /// Frees slots, writes counters, and wakes sleepers: up to one for each job that has become due.
-    pub(crate) async fn flush(mut self, op: &Op) -> Result<()> {
+    /// Frees slots, writes counters, and wakes sleepers: up to one for each job that has become due. Returns how many.
+    pub(crate) async fn flush(mut self, op: &Op) -> Result<usize> {
         if !self.limits.is_settled() {
             let (jobs, tx) = (self.jobs, self.tx);
             Box::pin(jobs.settle_limits(&mut self, tx, op)).await?;
@@ -390,11 +390,12 @@ impl Effects<'_> {
             self.tx.add(&key, times);
         }
         if self.cx.planted.is(Bug::WakesNoSleeper) {
-            return Ok(());
+            return Ok(0);
         }
+        let mut woken = 0;
         for (ty, jobs) in self.wake {
-            self.jobs.wake(self.tx, &ty, jobs.min(WAKE_MAX), op).await?;
+            woken += self.jobs.wake(self.tx, &ty, jobs.min(WAKE_MAX), op).await?;
         }
-        Ok(())
+        Ok(woken)
     }
 }

@@ -112,7 +112,7 @@ impl Jobs {
                 effects.restore_index(ty, id, &header, timeout);
             }
         }
-        effects.flush(op).await
+        effects.flush(op).await.map(drop)
     }
 
     /// Removes a job with an undecodable header, if it is in quarantine.
@@ -133,6 +133,6 @@ impl Jobs {
         tx.clear_range(keys.attempts(ty, id));
         tx.clear_range(keys.calls(ty, id, None));
         effects.count_removed(ty, state);
-        effects.flush(op).await
+        effects.flush(op).await.map(drop)
     }
 }

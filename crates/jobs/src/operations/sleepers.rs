@@ -11,7 +11,7 @@ use crate::model::keys::stamp_template;
 use crate::{JobType, Jobs, Op, Result};
 
 impl Jobs {
-    /// Wakes up to `count` sleepers.
+    /// Wakes up to `count` sleepers, and returns how many.
     ///
     /// Reads by snapshot: creators would otherwise conflict with every acceptor that goes to sleep. One
     /// that does so concurrently is missed, and finds the work at its next poll. Sleepers draw a new
@@ -23,7 +23,7 @@ impl Jobs {
         ty: &JobType,
         count: usize,
         op: &Op,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let all = self.keys().sleepers(ty);
         let middle = Bytes::from(self.keys().sleeper(ty, op.seed()));
         let after = KeyRange::new(middle.clone(), all.end);
@@ -40,7 +40,7 @@ impl Jobs {
                 break;
             }
         }
-        Ok(())
+        Ok(count - left)
     }
 
     /// Records that an acceptor sleeps, in the transaction in which it found no work.
@@ -61,7 +61,7 @@ impl Jobs {
                     tx.clear(key);
                     return Ok(());
                 }
-                self.wake(&tx, ty, 1, &op).await
+                self.wake(&tx, ty, 1, &op).await.map(drop)
             })
             .await
     }

@@ -282,6 +282,17 @@ impl Jobs {
         op: &Op,
         jobs: &[(Job, Finish)],
     ) -> Result<Vec<Result<Held>>> {
+        let (answers, _) = self.finish_and_wake_in(tx, op, jobs).await?;
+        Ok(answers)
+    }
+
+    /// Also returns how many sleepers are woken for what is ready then.
+    pub(crate) async fn finish_and_wake_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        jobs: &[(Job, Finish)],
+    ) -> Result<(Vec<Result<Held>>, usize)> {
         for (_, finish) in jobs {
             check_data(finish.data.as_ref())?;
         }
@@ -315,8 +326,8 @@ impl Jobs {
                 Err(error) => return Err(error),
             });
         }
-        effects.flush(op).await?;
-        Ok(answers)
+        let woken = effects.flush(op).await?;
+        Ok((answers, woken))
     }
 
     /// Whether the holder has ended this run, as far as the history goes back: an outdated lock may be that of a holder

@@ -37,6 +37,8 @@
 //! needs a worker.
 
 mod deliver;
+mod division;
+mod ends;
 mod handle;
 
 use std::collections::VecDeque;
@@ -54,16 +56,14 @@ use crate::services::interrupts::Runs;
 use crate::services::pause::Pause;
 use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::Bug;
-use crate::{Accepted, Claim, Claimed, Error, Finish, Held, Holder, Job, JobType, Jobs, Result};
+use crate::{Accepted, Claim, Claimed, Finish, Held, Holder, Job, JobType, Jobs, Result};
 
+use division::Division;
+use ends::{answer_once, finishes};
 use handle::{Ended, Request, Wanted};
 
 pub use handle::AcceptorHandle;
 
-/// Maximum runs that one transaction ends.
-const ENDED_MAX: usize = 250;
-/// Bytes of data that one transaction ends runs with.
-const ENDED_BYTES_MAX: usize = 1_000_000;
 /// Requests queued before a caller has to wait.
 const REQUESTS: usize = 1_024;
 /// Pauses before the claims that precede sleeping.
@@ -93,6 +93,7 @@ pub struct Acceptor {
     lingered: usize,
     /// Polls since it went to sleep.
     polls: usize,
+    division: Division,
 }
 
 /// What a claim that finds no jobs does next.
@@ -104,6 +105,22 @@ enum Sleep {
     Announce(u64),
     /// Watches the row.
     Watch(u64),
+}
+
+/// What an acceptor does between two claims.
+enum Rest {
+    /// Waits until the next job falls due or the row changes. Without a watch, because the store has none left, it polls.
+    Asleep(Option<i64>, Option<Watch>),
+    /// Leaves jobs to those that it has woken for them.
+    Left,
+}
+
+/// What a transaction that claims has done.
+struct Turn {
+    claimed: Claimed,
+    /// To the ends of runs.
+    answers: Vec<Result<Held>>,
+    rest: Option<Rest>,
 }
 
 /// What ended a sleep.
@@ -135,6 +152,7 @@ impl Acceptor {
             sleeper: None,
             lingered: LINGER_PAUSES.len(),
             polls: 0,
+            division: Division::default(),
         };
         (acceptor, handle)
     }
@@ -169,9 +187,9 @@ impl Acceptor {
                 break;
             }
             match self.claim_once().await {
-                Ok(Some((next_due_ms, watch))) => {
+                Ok(Some(rest)) => {
                     pause.reset();
-                    if !self.sleep(&token, next_due_ms, watch).await {
+                    if !self.rest(&token, rest).await {
                         break;
                     }
                 }
@@ -226,9 +244,8 @@ impl Acceptor {
         }
     }
 
-    /// Claims for all waiting workers, and ends runs. Returns when the next job is due, and the watch, if nothing is
-    /// due and it is time to sleep.
-    async fn claim_once(&mut self) -> Result<Option<(Option<i64>, Option<Watch>)>> {
+    /// Claims for all waiting workers, and ends runs. Returns what to wait for before the next claim, if anything.
+    async fn claim_once(&mut self) -> Result<Option<Rest>> {
         if let Some(claim) = &self.unsure {
             let jobs = self.jobs.recall_claim(claim).await?;
             self.unsure = None;
@@ -249,10 +266,10 @@ impl Acceptor {
             (None, Some(_)) => Sleep::Linger,
         };
         let result = match self.claim_or_sleep(&claim, &sleep, &finishes(&ended)).await {
-            Ok(((claimed, watch, answers), durable)) => {
-                self.runs.begin(&claimed.jobs);
-                answer_once(durable, ended, answers);
-                Ok((claimed, watch))
+            Ok((turn, durable)) => {
+                self.runs.begin(&turn.claimed.jobs);
+                answer_once(durable, ended, turn.answers);
+                Ok((turn.claimed, turn.rest))
             }
             Err(error) => {
                 self.end_separately(ended, &error).await;
@@ -264,59 +281,62 @@ impl Acceptor {
         } else {
             self.runs.settle();
         }
-        if matches!(&result, Ok((claimed, _)) if claimed.is_idle()) {
+        let (claimed, rest) = result?;
+        if matches!(rest, Some(Rest::Left)) {
+            return Ok(rest);
+        }
+        self.division.claimed(claimed.jobs.len());
+        if claimed.is_idle() {
             self.answer_polls();
         }
-        match (result, sleep) {
-            (Ok((claimed, _)), _) if !claimed.jobs.is_empty() => {
-                (self.sleeper, self.lingered) = (None, 0);
+        if !claimed.is_idle() {
+            (self.sleeper, self.lingered) = (None, 0);
+            if !claimed.jobs.is_empty() {
                 self.deliver(claimed.jobs).await;
-                Ok(None)
             }
-            (Ok((claimed, _)), _) if !claimed.is_idle() => {
-                (self.sleeper, self.lingered) = (None, 0);
-                Ok(None)
-            }
-            (Ok((claimed, Some(watch))), Sleep::Watch(_)) => Ok(Some((claimed.next_due_ms, watch))),
-            (Ok(_), Sleep::Watch(_)) => {
-                // The row was cleared before it was watched.
-                self.sleeper = None;
-                Ok(None)
-            }
-            (Ok(_), Sleep::Announce(sleeper)) => {
-                // A creator may have read just before the row existed: claim once more.
-                (self.sleeper, self.polls) = (Some(sleeper), 0);
-                Ok(None)
-            }
-            (Ok(_), Sleep::Never) => Ok(None),
-            (Ok(_), Sleep::Linger) => {
+            return Ok(None);
+        }
+        match sleep {
+            // The row was cleared before it was watched.
+            Sleep::Watch(_) if rest.is_none() => self.sleeper = None,
+            Sleep::Watch(_) | Sleep::Never => {}
+            // A creator may have read just before the row existed: claim once more.
+            Sleep::Announce(sleeper) => (self.sleeper, self.polls) = (Some(sleeper), 0),
+            Sleep::Linger => {
                 self.lingered += 1;
                 tokio::time::sleep(linger.unwrap_or_default()).await;
-                Ok(None)
             }
-            (Err(error), _) => Err(error),
         }
+        Ok(rest)
     }
 
-    /// Claims jobs and ends runs; if nothing is due, takes the next step towards sleep. The watch is `None` if the row
-    /// is gone, and `Some(None)` if the store has no watch left.
+    /// Claims jobs and ends runs; if nothing is due, takes the next step towards sleep.
     async fn claim_or_sleep(
         &self,
         claim: &Claim,
         sleep: &Sleep,
         ended: &[(Job, Finish)],
-    ) -> Result<((Claimed, Option<Option<Watch>>, Vec<Result<Held>>), Durable)> {
+    ) -> Result<(Turn, Durable)> {
         let op = &self.jobs.op();
+        let is_awake = matches!(sleep, Sleep::Linger | Sleep::Announce(_));
+        let leaves = is_awake && self.divides() && division::leaves(op);
         (self.jobs)
             .transact_claim(claim, |tx| async move {
                 // First, so that the claim can have the slots of their limits.
-                let answers = if ended.is_empty() {
-                    Vec::new()
+                let (answers, woken) = if ended.is_empty() {
+                    (Vec::new(), 0)
                 } else {
-                    self.jobs.finish_many_in(&tx, op, ended).await?
+                    self.jobs.finish_and_wake_in(&tx, op, ended).await?
                 };
+                if woken > 0 && leaves {
+                    return Ok(Turn {
+                        claimed: Claimed::default(),
+                        answers,
+                        rest: Some(Rest::Left),
+                    });
+                }
                 let claimed = self.jobs.accept_in(&tx, claim).await?;
-                let mut watch = None;
+                let mut rest = None;
                 match *sleep {
                     Sleep::Never | Sleep::Linger => {}
                     Sleep::Announce(sleeper) => {
@@ -329,58 +349,33 @@ impl Acceptor {
                         if !claimed.is_idle() {
                             tx.clear(&key);
                         } else if tx.snapshot().get(&key).await?.is_some() {
-                            watch = Some(watch_or_poll(tx.watch(&key).await)?);
+                            let watch = watch_or_poll(tx.watch(&key).await)?;
+                            rest = Some(Rest::Asleep(claimed.next_due_ms, watch));
                         }
                     }
                 }
-                Ok((claimed, watch, answers))
+                Ok(Turn {
+                    claimed,
+                    answers,
+                    rest,
+                })
             })
             .await
     }
 
-    fn take_ended(&mut self) -> Vec<Ended> {
-        let mut bytes = 0;
-        let fits = |ended: &&Ended| {
-            bytes += ended.finish.data.as_ref().map_or(0, bytes::Bytes::len);
-            bytes <= ENDED_BYTES_MAX
-        };
-        let count = self.ended.iter().take(ENDED_MAX).take_while(fits).count();
-        self.ended.drain(..count).collect()
-    }
-
-    /// Ends runs, without a claim.
-    async fn end_runs(&mut self) {
-        while !self.ended.is_empty() {
-            let ended = self.take_ended();
-            match self.jobs.finish_many(&finishes(&ended)).await {
-                Ok(answers) => answer(ended, answers),
-                Err(error) => self.end_separately(ended, &error).await,
-            }
-        }
-    }
-
-    /// The shared transaction failed: ends each run in its own, so that one bad request does not fail the others. If
-    /// the store is unreachable, all callers get that error.
-    async fn end_separately(&self, ended: Vec<Ended>, error: &Error) {
-        for run in ended {
-            let answer = if error.is_retryable() {
-                Err(error.clone())
-            } else {
-                self.jobs.finish(&run.job, run.finish).await
-            };
-            // The caller may be gone.
-            let _ = run.reply.send(answer);
-        }
+    /// Whether others are to get their part of the jobs: workers in other processes see to that themselves.
+    fn divides(&self) -> bool {
+        self.waiting.iter().all(|wanted| wanted.holder.is_none())
     }
 
     /// Waits until there may be work. False when the service is stopped.
-    async fn sleep(
-        &mut self,
-        token: &CancellationToken,
-        next_due_ms: Option<i64>,
-        watch: Option<Watch>,
-    ) -> bool {
-        let until = self.next_poll(next_due_ms, watch.is_some());
+    async fn rest(&mut self, token: &CancellationToken, rest: Rest) -> bool {
+        let (until, watch) = match rest {
+            Rest::Asleep(next_due_ms, watch) => {
+                (self.next_poll(next_due_ms, watch.is_some()), watch)
+            }
+            Rest::Left => (Instant::now() + division::LEFT, None),
+        };
         let changed = changed_or_never(watch);
         tokio::pin!(changed);
         loop {
@@ -429,7 +424,10 @@ impl Acceptor {
         if let Some(due_ms) = next_due_ms {
             let until_due = due_ms.saturating_sub(self.jobs.clock().now_ms()).max(0);
             let until_due = Duration::from_millis(until_due.unsigned_abs());
-            wait = wait.min(until_due);
+            if until_due < wait {
+                let first = self.divides().then(|| self.division.race(&self.jobs));
+                wait = until_due + first.unwrap_or_default();
+            }
         }
         debug_assert!(millis(wait) >= 0, "a wait is not negative");
         Instant::now() + wait
@@ -454,32 +452,5 @@ impl Acceptor {
         if let Err(error) = self.jobs.remove_sleeper(&self.ty, sleeper).await {
             tracing::debug!(job.ty = %self.ty, error = %error.chain(), "cannot remove a sleeper");
         }
-    }
-}
-
-fn finishes(ended: &[Ended]) -> Vec<(Job, Finish)> {
-    let finish = |run: &Ended| (run.job.clone(), run.finish.clone());
-    ended.iter().map(finish).collect()
-}
-
-/// Answers when the ends are durable. Meanwhile the acceptor goes on.
-fn answer_once(durable: Durable, ended: Vec<Ended>, answers: Vec<Result<Held>>) {
-    if durable.is_now() || ended.is_empty() {
-        answer(ended, answers);
-        return;
-    }
-    tokio::spawn(async move {
-        let answers = match durable.wait().await {
-            Ok(()) => answers,
-            Err(error) => vec![Err(error.into()); ended.len()],
-        };
-        answer(ended, answers);
-    });
-}
-
-fn answer(ended: Vec<Ended>, answers: Vec<Result<Held>>) {
-    for (run, answer) in ended.into_iter().zip(answers) {
-        // The caller may be gone.
-        let _ = run.reply.send(answer);
     }
 }

@@ -79,7 +79,7 @@ impl Fleet {
         stop: &CancellationToken,
     ) -> impl Future<Output = ()> + use<> {
         let options = WorkerOptions {
-            concurrency: REMOTES * THREADS / NODES,
+            concurrency: REMOTES * THREADS,
             retry: Retry {
                 retries_max: None,
                 delay: Duration::from_mins(1),
@@ -211,4 +211,40 @@ async fn remotes_share_two_nodes() {
     assert_eq!(fleet.pushes.lock().unwrap().wrong, BTreeSet::new());
     let found = fleet.jobs.check(&fleet.ty).await.unwrap();
     assert!(found.problems.is_empty(), "{:?}", found.problems);
+}
+
+/// Jobs fall due one by one, and each of three nodes could do them all.
+#[tokio::test(start_paused = true)]
+async fn nodes_share_scheduled_jobs() {
+    const EACH: usize = 500;
+    let fleet = Fleet::open().await;
+    let (jobs, ty) = (&fleet.jobs, &fleet.ty);
+    let ran = Arc::new([const { AtomicUsize::new(0) }; 3]);
+    let stop = CancellationToken::new();
+    let mut nodes = JoinSet::new();
+    for node in 0..ran.len() {
+        let holder = Holder::new(&format!("node-{node}")).unwrap();
+        let options = WorkerOptions::default();
+        let worker = Worker::new(jobs.clone(), ty.clone(), holder, options);
+        let ran = Arc::clone(&ran);
+        nodes.spawn(worker.run(stop.clone(), move |_: Task<String>| {
+            ran[node].fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok(Finish::done()))
+        }));
+    }
+    let mut next = interval(Duration::from_millis(20));
+    for nth in 0..ran.len() * EACH {
+        next.tick().await;
+        let due_ms = jobs.clock().now_ms() + 500;
+        let add = add(0, &nth.to_string()).due_ms(due_ms);
+        jobs.add(ty, add).await.unwrap();
+    }
+    sleep(Duration::from_secs(10)).await;
+    stop.cancel();
+    while let Some(ended) = nodes.join_next().await {
+        ended.unwrap();
+    }
+    let ran: Vec<usize> = ran.iter().map(|ran| ran.load(Ordering::Relaxed)).collect();
+    assert_eq!(ran.iter().sum::<usize>(), ran.len() * EACH);
+    assert_near(&ran, EACH, 0.2);
 }

@@ -75,7 +75,7 @@ impl World {
                 policy: TypeConfig::new(1).stalls,
             };
             effects.run(&self.ty, id, &mut header, event)?;
-            effects.flush(op).await
+            effects.flush(op).await.map(drop)
         });
         stall.await.unwrap();
     }

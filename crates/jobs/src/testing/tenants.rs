@@ -273,7 +273,7 @@ async fn running_jobs_are_charged() {
                         policy: TypeConfig::new(1).stalls,
                     };
                     effects.run(&job.ty, &job.id, &mut header, event)?;
-                    effects.flush(&op).await
+                    effects.flush(&op).await.map(drop)
                 });
                 stall.await.unwrap();
             }
