@@ -1,12 +1,12 @@
 //! Acceptors of several nodes that all have free workers get about the same number of jobs.
 //!
-//! Without this, one of them can get nearly all, for two reasons. When a scheduled job falls due, all sleeping acceptors claim it, and the
-//! one whose timers are a fraction of a millisecond early always wins. And a claim takes the jobs that the ends of runs in
-//! its transaction have made ready, although a sleeper was woken for them.
+//! Without this, one of them can get nearly all, for two reasons. When a scheduled job falls due, all sleeping acceptors
+//! claim it, and the one whose timers are a fraction of a millisecond early always wins. And a claim takes the jobs that
+//! the ends of runs in its transaction have made ready, although a sleeper was woken for them.
 //!
-//! So an acceptor that has won lets the others go first for a few milliseconds the next time, and an acceptor that ends runs
-//! leaves half of what that makes ready to those that it has woken. Neither happens while there is more to do than free
-//! workers, or to workers of other processes, which divide the work by asking for it.
+//! So an acceptor that has won lets the others go first for a few milliseconds the next time, and an acceptor that ends
+//! runs leaves half of what that makes ready to those that it has woken. Neither happens while there is more to do than
+//! free workers, or to workers of other processes, which divide the work by asking for it.
 
 use std::time::Duration;
 
