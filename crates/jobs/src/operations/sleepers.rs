@@ -49,6 +49,17 @@ impl Jobs {
         tx.set_versionstamped_value(&self.keys().sleeper(ty, sleeper), &value);
     }
 
+    /// Whether no acceptor sleeps but the one of this row.
+    pub(crate) async fn is_only_sleeper_in(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        key: &[u8],
+    ) -> Result<bool> {
+        let rows = (tx.snapshot()).get_range(self.keys().sleepers(ty), RangeOptions::limit(2));
+        Ok(rows.collect().await?.iter().all(|row| *row.key == *key))
+    }
+
     /// Removes the row of an acceptor that no longer sleeps. If the row is gone, the acceptor was woken
     /// for work that it will not do: wakes another sleeper instead.
     pub(crate) async fn remove_sleeper(&self, ty: &JobType, sleeper: u64) -> Result<()> {

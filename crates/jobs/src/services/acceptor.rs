@@ -110,7 +110,12 @@ enum Sleep {
 /// What an acceptor does between two claims.
 enum Rest {
     /// Waits until the next job falls due or the row changes. Without a watch, because the store has none left, it polls.
-    Asleep(Option<i64>, Option<Watch>),
+    Asleep {
+        next_due_ms: Option<i64>,
+        watch: Option<Watch>,
+        /// No other acceptor sleeps.
+        alone: bool,
+    },
     /// Leaves jobs to those that it has woken for them.
     Left,
 }
@@ -349,8 +354,11 @@ impl Acceptor {
                         if !claimed.is_idle() {
                             tx.clear(&key);
                         } else if tx.snapshot().get(&key).await?.is_some() {
-                            let watch = watch_or_poll(tx.watch(&key).await)?;
-                            rest = Some(Rest::Asleep(claimed.next_due_ms, watch));
+                            rest = Some(Rest::Asleep {
+                                next_due_ms: claimed.next_due_ms,
+                                watch: watch_or_poll(tx.watch(&key).await)?,
+                                alone: self.jobs.is_only_sleeper_in(&tx, &self.ty, &key).await?,
+                            });
                         }
                     }
                 }
@@ -371,8 +379,13 @@ impl Acceptor {
     /// Waits until there may be work. False when the service is stopped.
     async fn rest(&mut self, token: &CancellationToken, rest: Rest) -> bool {
         let (until, watch) = match rest {
-            Rest::Asleep(next_due_ms, watch) => {
-                (self.next_poll(next_due_ms, watch.is_some()), watch)
+            Rest::Asleep {
+                next_due_ms,
+                watch,
+                alone,
+            } => {
+                let until = self.next_poll(next_due_ms, watch.is_some(), alone);
+                (until, watch)
             }
             Rest::Left => (Instant::now() + division::LEFT, None),
         };
@@ -412,7 +425,7 @@ impl Acceptor {
     }
 
     /// When to poll if nothing happens before.
-    fn next_poll(&mut self, next_due_ms: Option<i64>, watched: bool) -> Instant {
+    fn next_poll(&mut self, next_due_ms: Option<i64>, watched: bool, alone: bool) -> Instant {
         let poll = Duration::from_millis(POLL_MS.unsigned_abs());
         let first = POLLS.get(self.polls).copied();
         self.polls += 1;
@@ -425,7 +438,8 @@ impl Acceptor {
             let until_due = due_ms.saturating_sub(self.jobs.clock().now_ms()).max(0);
             let until_due = Duration::from_millis(until_due.unsigned_abs());
             if until_due < wait {
-                let first = self.divides().then(|| self.division.race(&self.jobs));
+                let races = !alone && self.divides();
+                let first = races.then(|| self.division.race(&self.jobs));
                 wait = until_due + first.unwrap_or_default();
             }
         }

@@ -5,8 +5,8 @@
 //! the ends of runs in its transaction have made ready, although a sleeper was woken for them.
 //!
 //! So an acceptor that has won lets the others go first for a few milliseconds the next time, and an acceptor that ends
-//! runs leaves half of what that makes ready to those that it has woken. Neither happens while there is more to do than
-//! free workers, or to workers of other processes, which divide the work by asking for it.
+//! runs leaves half of what that makes ready to those that it has woken. Neither happens while no other acceptor sleeps,
+//! or to workers of other processes, which divide the work by asking for it.
 
 use std::time::Duration;
 
