@@ -21,7 +21,7 @@ use std::sync::Arc;
 use crate::store::Figure;
 use ::store::Store;
 
-use jobs::{Clock, Entropy, Error, Holder, JobType, Jobs, Result, TypeConfig};
+use jobs::{Clock, Entropy, Error, Holder, JobType, Jobs, Result, Sharing, TypeConfig};
 use load::Load;
 use meter::Report;
 
@@ -177,6 +177,15 @@ impl Load {
         let ty = JobType::new(&format!("bench/{case}"))?;
         self.jobs.set_type(&ty, TypeConfig::new(TIMEOUT_MS)).await?;
         Ok(ty)
+    }
+
+    /// Lets tenants share a type.
+    async fn share(&self, ty: &JobType) -> Result<()> {
+        let config = TypeConfig {
+            sharing: Sharing::On,
+            ..TypeConfig::new(TIMEOUT_MS)
+        };
+        self.jobs.set_type(ty, config).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use jobs::{Error, Finish, Result, Sharing, Task, Tenant, TypeConfig, Worker, WorkerOptions};
+use jobs::{Error, Finish, Result, Task, Tenant, Worker, WorkerOptions};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::load::{Load, job};
 use super::meter::Report;
-use super::{TIMEOUT_MS, holder, joined};
+use super::{holder, joined};
 
 /// Jobs per transaction.
 const FILL: usize = 500;
@@ -31,11 +31,7 @@ pub(super) async fn measure(load: &Load, backlog: usize, report: &mut Report<'_>
     }
     let case = format!("behind/{backlog}");
     let ty = load.register(&case).await?;
-    let config = TypeConfig {
-        sharing: Sharing::On,
-        ..TypeConfig::new(TIMEOUT_MS)
-    };
-    load.jobs.set_type(&ty, config).await?;
+    load.share(&ty).await?;
     let (large, small) = (Tenant::new("large")?, Tenant::new("small")?);
     let of_large = move |_, add: jobs::Add| add.tenant(large.clone());
     load.produce_as(&ty, 0..backlog, FILL, of_large).await?;
@@ -55,7 +51,7 @@ pub(super) async fn measure(load: &Load, backlog: usize, report: &mut Report<'_>
         .collect::<Result<_>>()?;
     let handler = move |task: Task<Value>| {
         if singles.contains(&task.id) {
-            // Nobody asks after the last.
+            // Fails if the measurement has stopped early.
             let _ = send.send((Instant::now(), starts.load(Ordering::Relaxed)));
         } else {
             starts.fetch_add(1, Ordering::Relaxed);

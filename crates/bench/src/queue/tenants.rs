@@ -2,9 +2,7 @@
 
 use super::load::Load;
 use super::meter::Report;
-use jobs::{Add, Result, Sharing, Tenant, TypeConfig};
-
-use super::TIMEOUT_MS;
+use jobs::{Add, Result, Tenant};
 
 /// How many jobs one transaction adds.
 const FILL: usize = 500;
@@ -22,12 +20,7 @@ pub(super) async fn measure(
             let case = format!("{name}/{kind}");
             let ty = load.register(&case).await?;
             if tenants > 0 {
-                let sharing = Sharing::On;
-                let config = TypeConfig {
-                    sharing,
-                    ..TypeConfig::new(TIMEOUT_MS)
-                };
-                load.jobs.set_type(&ty, config).await?;
+                load.share(&ty).await?;
             }
             let of_tenant = move |number: usize, add: Add| {
                 let tenant = number.checked_rem(tenants);

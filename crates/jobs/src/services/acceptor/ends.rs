@@ -10,6 +10,7 @@ use crate::{Error, Finish, Held, Job, Result};
 const ENDED_MAX: usize = 250;
 /// Bytes of data that one transaction ends runs with.
 const ENDED_BYTES_MAX: usize = 1_000_000;
+
 impl Acceptor {
     pub(super) fn take_ended(&mut self) -> Vec<Ended> {
         let mut bytes = 0;
