@@ -12,7 +12,8 @@ const TENANTS_MAX: usize = 100_000;
 
 impl Jobs {
     /// Tenants with a turn of which nothing says so, with several turns in a class, or with none although a row says so.
-    pub(crate) async fn check_turns(&self, ty: &JobType) -> Result<Vec<String>> {
+    /// `None` if there are too many to compare them.
+    pub(crate) async fn check_turns(&self, ty: &JobType) -> Result<Option<Vec<String>>> {
         let (turns, there) = (&self.keys().turns(ty, None), &self.keys().all_there(ty));
         self.read(Call::batch("check"), |tx| async move {
             let rows = |range| {
@@ -23,7 +24,7 @@ impl Jobs {
             };
             let (of_turns, of_there) = (rows(turns.clone()).await?, rows(there.clone()).await?);
             if of_turns.len().max(of_there.len()) == TENANTS_MAX {
-                return Ok(Vec::new());
+                return Ok(None);
             }
             let mut tenants: BTreeMap<InClass, (usize, usize)> = BTreeMap::new();
             for row in of_turns {
@@ -41,7 +42,7 @@ impl Jobs {
                     "tenant \"{name}\" has {turns} turns in class {class:?}, and {there} are known"
                 )
             };
-            Ok(wrong.map(problem).collect())
+            Ok(Some(wrong.map(problem).collect()))
         })
         .await
     }

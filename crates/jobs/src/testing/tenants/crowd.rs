@@ -48,6 +48,26 @@ async fn many_tenants_come_and_go() {
     world.check().await;
 }
 
+#[tokio::test]
+async fn a_check_says_that_there_are_too_many_turns() {
+    let world = World::new().await;
+    let (jobs, ty) = (&world.jobs, &world.ty);
+    assert!(!jobs.check(ty).await.unwrap().turns_skipped);
+    let numbers: Vec<u32> = (0..100_000).collect();
+    for numbers in numbers.chunks(10_000) {
+        let written = jobs.store().transact("test", |tx| async move {
+            for number in numbers {
+                let tenant = (Class::Normal, number.to_string().into());
+                tx.set(&jobs.keys().there(ty, &tenant), &[]);
+            }
+            Ok::<_, crate::Error>(())
+        });
+        written.await.unwrap();
+    }
+    let check = jobs.check(ty).await.unwrap();
+    assert!(check.turns_skipped && check.problems.is_empty());
+}
+
 /// No later claim has to pass their turns.
 #[tokio::test]
 async fn a_claim_that_empties_many_tenants_removes_their_turns() {
