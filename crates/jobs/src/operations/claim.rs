@@ -40,6 +40,7 @@
 //! them were claimed, and are returned instead of others.
 
 mod candidates;
+mod division;
 mod lanes;
 mod take;
 mod tenants;
@@ -65,6 +66,8 @@ use crate::testing::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, Tenant, telemetry};
 use take::Taking;
 
+pub(crate) use division::Division;
+
 /// A request for jobs, drawn before its transaction and kept over retries, so that a retry recognises the jobs
 /// of an earlier try that was committed without an answer.
 #[derive(Debug)]
@@ -73,6 +76,7 @@ pub struct Claim {
     /// The holders of the jobs, in order, and how many each wants.
     holders: Vec<(Holder, usize)>,
     horizon_ms: i64,
+    division: Division,
     op: Op,
     locks: Vec<JobLock>,
     drawn_at: Instant,
@@ -208,6 +212,7 @@ impl Jobs {
             ty: ty.clone(),
             holders,
             horizon_ms: op.now_ms,
+            division: Division::default(),
             turn: self.turns().draw(ty, op.seed()),
             op,
             locks: JobLock::draw(self.entropy(), count, acceptor),

@@ -5,10 +5,13 @@
 //! written by every operation.
 
 use bytes::Bytes;
-use store::{KeyRange, RangeOptions, Transaction};
+use store::{KeyRange, KeyValue, RangeOptions, Transaction};
 
-use crate::model::keys::stamp_template;
+use crate::model::keys::{after_stamp, stamp_template};
 use crate::{JobType, Jobs, Op, Result};
+
+/// Maximum sleepers that an acceptor looks at.
+const SEEN_MAX: usize = 16;
 
 impl Jobs {
     /// Wakes up to `count` sleepers, and returns how many.
@@ -44,20 +47,19 @@ impl Jobs {
     }
 
     /// Records that an acceptor sleeps, in the transaction in which it found no work.
-    pub(crate) fn add_sleeper_in(&self, tx: &Transaction, ty: &JobType, sleeper: u64) {
-        let value = stamp_template(self.store().incarnation(), &[]);
-        tx.set_versionstamped_value(&self.keys().sleeper(ty, sleeper), &value);
+    pub(crate) fn add_sleeper_in(&self, tx: &Transaction, ty: &JobType, row: u64, acceptor: u64) {
+        let value = stamp_template(self.store().incarnation(), &acceptor.to_be_bytes());
+        tx.set_versionstamped_value(&self.keys().sleeper(ty, row), &value);
     }
 
-    /// Whether no acceptor sleeps but the one of this row.
-    pub(crate) async fn is_only_sleeper_in(
-        &self,
-        tx: &Transaction,
-        ty: &JobType,
-        key: &[u8],
-    ) -> Result<bool> {
-        let rows = (tx.snapshot()).get_range(self.keys().sleepers(ty), RangeOptions::limit(2));
-        Ok(rows.collect().await?.iter().all(|row| *row.key == *key))
+    /// The acceptors that sleep, some of them if there are many.
+    pub(crate) async fn sleepers_in(&self, tx: &Transaction, ty: &JobType) -> Result<Vec<u64>> {
+        let rows =
+            (tx.snapshot()).get_range(self.keys().sleepers(ty), RangeOptions::limit(SEEN_MAX));
+        let acceptor =
+            |row: &KeyValue| Some(u64::from_be_bytes(*after_stamp(&row.value).first_chunk()?));
+        // Earlier versions have written none.
+        Ok(rows.collect().await?.iter().filter_map(acceptor).collect())
     }
 
     /// Removes the row of an acceptor that no longer sleeps. If the row is gone, the acceptor was woken

@@ -51,6 +51,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::model::clock::millis;
+use crate::operations::claim::Division;
 use crate::operations::effects::POLL_MS;
 use crate::services::interrupts::Runs;
 use crate::services::pause::Pause;
@@ -58,7 +59,7 @@ use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::Bug;
 use crate::{Accepted, Claim, Claimed, Finish, Held, Holder, Job, JobType, Jobs, Result};
 
-use division::Division;
+use division::Others;
 use ends::{answer_once, finishes};
 use handle::{Ended, Request, Wanted};
 
@@ -93,7 +94,7 @@ pub struct Acceptor {
     lingered: usize,
     /// Polls since it went to sleep.
     polls: usize,
-    division: Division,
+    others: Others,
 }
 
 /// What a claim that finds no jobs does next.
@@ -113,8 +114,6 @@ enum Rest {
     Asleep {
         next_due_ms: Option<i64>,
         watch: Option<Watch>,
-        /// No other acceptor sleeps.
-        alone: bool,
     },
     /// Leaves jobs to those that it has woken for them.
     Left,
@@ -126,6 +125,8 @@ struct Turn {
     /// To the ends of runs.
     answers: Vec<Result<Held>>,
     rest: Option<Rest>,
+    /// Acceptors of the type that sleep.
+    asleep: Vec<u64>,
 }
 
 /// What ended a sleep.
@@ -157,7 +158,7 @@ impl Acceptor {
             sleeper: None,
             lingered: LINGER_PAUSES.len(),
             polls: 0,
-            division: Division::default(),
+            others: Others::default(),
         };
         (acceptor, handle)
     }
@@ -259,7 +260,9 @@ impl Acceptor {
             self.deliver(jobs).await;
             return Ok(None);
         }
+        let began = Instant::now();
         let claim = (self.jobs).claim_for(&self.ty, self.holders(), self.runs.number);
+        let claim = claim.divided(self.division());
         self.runs.claim(self.jobs.planted());
         let (sleeper, ended) = (self.sleeper, self.take_ended());
         let linger = LINGER_PAUSES.get(self.lingered).copied();
@@ -274,6 +277,8 @@ impl Acceptor {
             Ok((turn, durable)) => {
                 self.runs.begin(&turn.claimed.jobs);
                 answer_once(durable, ended, turn.answers);
+                self.others.seen(turn.asleep);
+                self.others.claimed_in(began.elapsed());
                 Ok((turn.claimed, turn.rest))
             }
             Err(error) => {
@@ -290,7 +295,6 @@ impl Acceptor {
         if matches!(rest, Some(Rest::Left)) {
             return Ok(rest);
         }
-        self.division.claimed(claimed.jobs.len());
         if claimed.is_idle() {
             self.answer_polls();
         }
@@ -338,15 +342,23 @@ impl Acceptor {
                         claimed: Claimed::default(),
                         answers,
                         rest: Some(Rest::Left),
+                        asleep: Vec::new(),
                     });
                 }
                 let claimed = self.jobs.accept_in(&tx, claim).await?;
+                let sleeps = matches!(sleep, Sleep::Watch(_)) && claimed.is_idle();
+                let looks = sleeps || claimed.jobs.iter().any(|accepted| accepted.due_ms > 0);
+                let asleep = if looks && self.divides() {
+                    self.jobs.sleepers_in(&tx, &self.ty).await?
+                } else {
+                    Vec::new()
+                };
                 let mut rest = None;
                 match *sleep {
                     Sleep::Never | Sleep::Linger => {}
                     Sleep::Announce(sleeper) => {
                         if claimed.is_idle() {
-                            self.jobs.add_sleeper_in(&tx, &self.ty, sleeper);
+                            (self.jobs).add_sleeper_in(&tx, &self.ty, sleeper, self.runs.number);
                         }
                     }
                     Sleep::Watch(sleeper) => {
@@ -357,7 +369,6 @@ impl Acceptor {
                             rest = Some(Rest::Asleep {
                                 next_due_ms: claimed.next_due_ms,
                                 watch: watch_or_poll(tx.watch(&key).await)?,
-                                alone: self.jobs.is_only_sleeper_in(&tx, &self.ty, &key).await?,
                             });
                         }
                     }
@@ -366,9 +377,19 @@ impl Acceptor {
                     claimed,
                     answers,
                     rest,
+                    asleep,
                 })
             })
             .await
+    }
+
+    /// Which jobs a claim leaves to others for a while.
+    fn division(&mut self) -> Division {
+        if self.divides() {
+            self.others.division(self.runs.number)
+        } else {
+            Division::default()
+        }
     }
 
     /// Whether others are to get their part of the jobs: workers in other processes see to that themselves.
@@ -379,12 +400,8 @@ impl Acceptor {
     /// Waits until there may be work. False when the service is stopped.
     async fn rest(&mut self, token: &CancellationToken, rest: Rest) -> bool {
         let (until, watch) = match rest {
-            Rest::Asleep {
-                next_due_ms,
-                watch,
-                alone,
-            } => {
-                let until = self.next_poll(next_due_ms, watch.is_some(), alone);
+            Rest::Asleep { next_due_ms, watch } => {
+                let until = self.next_poll(next_due_ms, watch.is_some());
                 (until, watch)
             }
             Rest::Left => (Instant::now() + division::LEFT, None),
@@ -425,7 +442,7 @@ impl Acceptor {
     }
 
     /// When to poll if nothing happens before.
-    fn next_poll(&mut self, next_due_ms: Option<i64>, watched: bool, alone: bool) -> Instant {
+    fn next_poll(&mut self, next_due_ms: Option<i64>, watched: bool) -> Instant {
         let poll = Duration::from_millis(POLL_MS.unsigned_abs());
         let first = POLLS.get(self.polls).copied();
         self.polls += 1;
@@ -436,12 +453,7 @@ impl Acceptor {
         }
         if let Some(due_ms) = next_due_ms {
             let until_due = due_ms.saturating_sub(self.jobs.clock().now_ms()).max(0);
-            let until_due = Duration::from_millis(until_due.unsigned_abs());
-            if until_due < wait {
-                let races = !alone && self.divides();
-                let first = races.then(|| self.division.race(&self.jobs));
-                wait = until_due + first.unwrap_or_default();
-            }
+            wait = wait.min(Duration::from_millis(until_due.unsigned_abs()));
         }
         debug_assert!(millis(wait) >= 0, "a wait is not negative");
         Instant::now() + wait

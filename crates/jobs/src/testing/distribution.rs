@@ -26,6 +26,8 @@ const HANGS: Duration = Duration::from_secs(30);
 const NONE_DOWN: usize = REMOTES;
 
 struct Fleet {
+    /// Without delays.
+    store: Store,
     jobs: Jobs,
     ty: JobType,
     entropy: Entropy,
@@ -46,13 +48,14 @@ struct Pushes {
 
 impl Fleet {
     async fn open() -> Arc<Self> {
-        let (store, _) = (Store::open("memory:").await.unwrap()).with_faults(Faults {
+        let store = Store::open("memory:").await.unwrap();
+        let (delayed, _) = store.with_faults(Faults {
             delay: 0.5,
             delay_max: Duration::from_millis(5),
             ..Faults::default()
         });
         let clock = Clock::simulated(1_700_000_000_000);
-        let jobs = Jobs::new(store, clock, Entropy::seeded(1));
+        let jobs = Jobs::new(delayed, clock, Entropy::seeded(1));
         let ty = JobType::new("push").unwrap();
         let config = TypeConfig {
             sharing: Sharing::On,
@@ -65,6 +68,7 @@ impl Fleet {
             jobs.set_limit(&ty, &pool, Some(threads)).await.unwrap();
         }
         Arc::new(Self {
+            store,
             jobs,
             ty,
             entropy: Entropy::seeded(2),
@@ -213,19 +217,29 @@ async fn remotes_share_two_nodes() {
     assert!(found.problems.is_empty(), "{:?}", found.problems);
 }
 
-/// Jobs fall due one by one, and each of three nodes could do them all.
-#[tokio::test(start_paused = true)]
-async fn nodes_share_scheduled_jobs() {
+/// Jobs fall due one by one, and each of the nodes could do them all. Each sees the store through its own delays.
+async fn shares_of_scheduled_jobs(delays_ms: &[u64]) -> Vec<usize> {
     const EACH: usize = 500;
     let fleet = Fleet::open().await;
+    let clock = fleet.jobs.clock().clone();
+    let nodes_jobs = (1..).zip(delays_ms).map(|(seed, delay_ms)| {
+        let faults = Faults {
+            seed,
+            delay: 0.5,
+            delay_max: Duration::from_millis(*delay_ms),
+            ..Faults::default()
+        };
+        let (store, _) = fleet.store.with_faults(faults);
+        Jobs::new(store, clock.clone(), Entropy::seeded(seed))
+    });
+    let ran: Arc<Vec<AtomicUsize>> =
+        Arc::new(delays_ms.iter().map(|_| AtomicUsize::new(0)).collect());
     let (jobs, ty) = (&fleet.jobs, &fleet.ty);
-    let ran = Arc::new([const { AtomicUsize::new(0) }; 3]);
     let stop = CancellationToken::new();
     let mut nodes = JoinSet::new();
-    for node in 0..ran.len() {
+    for (node, jobs) in nodes_jobs.enumerate() {
         let holder = Holder::new(&format!("node-{node}")).unwrap();
-        let options = WorkerOptions::default();
-        let worker = Worker::new(jobs.clone(), ty.clone(), holder, options);
+        let worker = Worker::new(jobs, ty.clone(), holder, WorkerOptions::default());
         let ran = Arc::clone(&ran);
         nodes.spawn(worker.run(stop.clone(), move |_: Task<String>| {
             ran[node].fetch_add(1, Ordering::Relaxed);
@@ -246,5 +260,18 @@ async fn nodes_share_scheduled_jobs() {
     }
     let ran: Vec<usize> = ran.iter().map(|ran| ran.load(Ordering::Relaxed)).collect();
     assert_eq!(ran.iter().sum::<usize>(), ran.len() * EACH);
-    assert_near(&ran, EACH, 0.2);
+    ran
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_share_scheduled_jobs() {
+    let ran = shares_of_scheduled_jobs(&[5, 5, 5]).await;
+    assert_near(&ran, 500, 0.2);
+}
+
+/// Without division, the claims of the slower one nearly always conflict with those of the faster one.
+#[tokio::test(start_paused = true)]
+async fn a_slower_node_gets_its_share() {
+    let ran = shares_of_scheduled_jobs(&[5, 8]).await;
+    assert_near(&ran, 500, 0.3);
 }

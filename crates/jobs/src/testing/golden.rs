@@ -257,7 +257,7 @@ impl Script {
                 let (jobs, ty) = (&self.jobs, &mail());
                 self.runtime
                     .block_on(jobs.store().transact("sleep", |tx| async move {
-                        jobs.add_sleeper_in(&tx, ty, bell);
+                        jobs.add_sleeper_in(&tx, ty, bell, 1);
                         Ok::<_, Error>(())
                     }))?;
                 "asleep".to_owned()

@@ -75,10 +75,10 @@ impl Heads {
 
 /// The scheduled jobs that were read.
 #[derive(Debug)]
-struct Scheduled {
-    due: Vec<Candidate>,
+pub(super) struct Scheduled {
+    pub(super) due: Vec<Candidate>,
     /// When the first of the others is due.
-    next_due_ms: Option<i64>,
+    pub(super) next_due_ms: Option<i64>,
 }
 
 impl Jobs {
@@ -159,14 +159,15 @@ impl Jobs {
     }
 
     /// Splits scheduled jobs into due ones and others.
-    fn scheduled(&self, search: &Search<'_>, jobs: Vec<Candidate>) -> Scheduled {
+    pub(super) fn scheduled(&self, search: &Search<'_>, jobs: Vec<Candidate>) -> Scheduled {
         let horizon_ms = self.horizon_ms(search);
-        let (due, later): (Vec<_>, Vec<_>) = jobs
-            .into_iter()
-            .partition(|job| job.due_ms().is_none_or(|due_ms| due_ms <= horizon_ms));
+        let claimable_ms = |job: &Candidate| search.claim.claimable_ms(job);
+        let (due, later): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| {
+            claimable_ms(job).is_none_or(|claimable_ms| claimable_ms <= horizon_ms)
+        });
         Scheduled {
             due,
-            next_due_ms: later.iter().filter_map(Candidate::due_ms).min(),
+            next_due_ms: later.iter().filter_map(claimable_ms).min(),
         }
     }
 

@@ -166,9 +166,13 @@ impl Jobs {
                     self.horizon_ms(search),
                 );
                 let due = self.candidates(tx, search, due, limit).await?;
-                groups.push(Group { lane, due });
+                let due = self.scheduled(search, due);
+                next_due_ms = next_due_ms.into_iter().chain(due.next_due_ms).min();
+                if !due.due.is_empty() {
+                    groups.push(Group { lane, due: due.due });
+                }
             } else {
-                next_due_ms = [next_due_ms, Some(due_ms)].into_iter().flatten().min();
+                next_due_ms = next_due_ms.into_iter().chain([due_ms]).min();
             }
             lanes.start = lane + 1;
         }

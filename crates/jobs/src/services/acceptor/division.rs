@@ -1,42 +1,58 @@
 //! Acceptors of several nodes that all have free workers get about the same number of jobs.
 //!
-//! Without this, one of them can get nearly all, for two reasons. When a scheduled job falls due, all sleeping acceptors
-//! claim it, and the one whose timers are a fraction of a millisecond early always wins. And a claim takes the jobs that
-//! the ends of runs in its transaction have made ready, although a sleeper was woken for them.
+//! Without this, one of them can get nearly all, for two reasons. When a scheduled job falls due, all acceptors claim it, and
+//! the one whose store or clock is a little faster always wins; the others' claims conflict with its own. And a claim takes
+//! the jobs that the ends of runs in its transaction have made ready, although a sleeper was woken for them.
 //!
-//! So an acceptor that has won lets the others go first for a few milliseconds the next time, and an acceptor that ends
-//! runs leaves half of what that makes ready to those that it has woken. Neither happens while no other acceptor sleeps,
-//! or to workers of other processes, which divide the work by asking for it.
+//! So acceptors that sleep, or did lately, divide scheduled jobs by their ids: each job belongs to one of them, and the others
+//! leave it alone for some times as long as a claim takes. And an acceptor that ends runs leaves half of what that makes ready
+//! to those that it has woken. Neither happens while no other acceptor sleeps, or to workers of other processes, which divide
+//! the work by asking for it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Jobs, Op};
+use tokio::time::Instant;
 
-/// How long the one that won last waits, in half milliseconds. Timers are as coarse as a millisecond.
-const WON: u32 = 8;
+use crate::Op;
+use crate::model::clock::millis;
+use crate::operations::claim::Division;
+
+/// How long an acceptor that was seen asleep is believed to want jobs.
+const WANTS: Duration = Duration::from_secs(5);
+/// How long jobs of others are left to them.
+const LEFT_CLAIMS: i64 = 4;
+const LEFT_MIN_MS: i64 = 5;
+const LEFT_MAX_MS: i64 = 250;
 /// How long an acceptor does not claim after it has left jobs to those that it woke.
 pub(super) const LEFT: Duration = Duration::from_millis(10);
 
-/// What an acceptor took lately.
+/// The other acceptors of the type, and when they were last seen asleep.
 #[derive(Debug, Default)]
-pub(super) struct Division {
-    won: u32,
-    /// It was woken by the clock, as others may have been.
-    races: bool,
+pub(super) struct Others {
+    asleep: BTreeMap<u64, Instant>,
+    /// The time of a claim: of the longest one lately.
+    claim: Duration,
 }
 
-impl Division {
-    /// A job falls due of which all know: how long to let others go first.
-    pub(super) fn race(&mut self, jobs: &Jobs) -> Duration {
-        self.races = true;
-        let any = jobs.entropy().up_to(Duration::from_millis(1));
-        any + Duration::from_micros(500) * self.won
+impl Others {
+    pub(super) fn seen(&mut self, acceptors: Vec<u64>) {
+        let now = Instant::now();
+        self.asleep
+            .extend(acceptors.into_iter().map(|number| (number, now)));
     }
 
-    /// The next claim has found jobs, or none.
-    pub(super) fn claimed(&mut self, jobs: usize) {
-        if std::mem::take(&mut self.races) {
-            self.won = if jobs > 0 { WON } else { self.won / 2 };
+    pub(super) fn claimed_in(&mut self, time: Duration) {
+        self.claim = time.max(self.claim * 15 / 16);
+    }
+
+    /// Which jobs an acceptor leaves to the others, and for how long.
+    pub(super) fn division(&mut self, own: u64) -> Division {
+        self.asleep.retain(|_, at| at.elapsed() < WANTS);
+        Division {
+            own,
+            others: self.asleep.keys().copied().collect(),
+            left_ms: (LEFT_CLAIMS * millis(self.claim)).clamp(LEFT_MIN_MS, LEFT_MAX_MS),
         }
     }
 }

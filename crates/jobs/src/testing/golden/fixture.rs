@@ -53,7 +53,7 @@ fn export() -> Vec<u8> {
         let add = Add::new(JobId::try_from("in a lane").unwrap(), "").lane(Lane::of(b"anna"));
         jobs.add(ty, add).await.unwrap();
         let sleeps = jobs.store().transact("sleep", |tx| async move {
-            jobs.add_sleeper_in(&tx, ty, 9);
+            jobs.add_sleeper_in(&tx, ty, 9, 1);
             Ok::<_, crate::Error>(())
         });
         sleeps.await.unwrap();

@@ -117,8 +117,8 @@ impl World {
         let (mine, other) = (1, 2);
         let (calm, ty) = (&self.calm, &self.ty);
         let hang = calm.store().transact("hang", |tx| async move {
-            calm.add_sleeper_in(&tx, ty, mine);
-            calm.add_sleeper_in(&tx, ty, other);
+            calm.add_sleeper_in(&tx, ty, mine, 1);
+            calm.add_sleeper_in(&tx, ty, other, 2);
             Ok::<_, Error>(())
         });
         hang.await.unwrap();
@@ -153,7 +153,7 @@ impl World {
                     let value = stamp_template(calm.store().incarnation(), &[]);
                     tx.set_versionstamped_value(bell, &value);
                     tx.set(note, &[]);
-                    calm.add_sleeper_in(&tx, ty, 3);
+                    calm.add_sleeper_in(&tx, ty, 3, 3);
                     Ok::<_, Error>(())
                 });
                 touched.await.unwrap();
