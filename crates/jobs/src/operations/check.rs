@@ -29,7 +29,7 @@ pub struct Check {
     /// Inconsistencies: none, unless the queue or its store has a bug. If there are more than 1,000, the last entry is
     /// their number.
     pub problems: Vec<String>,
-    /// The turns of tenants were not compared, because there are 100,000 or more.
+    /// Whether the turns of tenants were not compared, because there are 100,000 or more.
     pub turns_skipped: bool,
 }
 

@@ -5,6 +5,7 @@
 //!           or, if there is none, all SLOT of the limit  writes  PENDING 2: the job waits
 //!                                                                SLOT: jobs may wait ([`contended`]), unless known
 //!           of a limit that was lowered, all SLOT        writes  SLOT, cleared: a job that was given one gives it back
+//!           or, if jobs wait, JOB of those with slots    writes  SLOT, cleared: of pending jobs of later classes
 //! end       reads   LIMIT (type), SLOT: may jobs wait    writes  SLOT, cleared
 //!           or PENDING 2 of the type, for several limits
 //!           and, if they may, PENDING 2 of the limit     writes  SLOT: for the first job that waits
@@ -17,9 +18,11 @@ mod changed;
 mod check;
 mod cold;
 pub(crate) mod contended;
+mod outrank;
 mod relax;
 pub(crate) mod settings;
 pub(crate) mod slots;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -52,13 +52,13 @@ impl Jobs {
         tx.set_versionstamped_value(&self.keys().sleeper(ty, row), &value);
     }
 
-    /// The acceptors that sleep, some of them if there are many.
+    /// Acceptors that sleep, up to [`SEEN_MAX`].
     pub(crate) async fn sleepers_in(&self, tx: &Transaction, ty: &JobType) -> Result<Vec<u64>> {
         let rows =
             (tx.snapshot()).get_range(self.keys().sleepers(ty), RangeOptions::limit(SEEN_MAX));
         let acceptor =
             |row: &KeyValue| Some(u64::from_be_bytes(*after_stamp(&row.value).first_chunk()?));
-        // Earlier versions have written none.
+        // Rows of earlier versions have no number.
         Ok(rows.collect().await?.iter().filter_map(acceptor).collect())
     }
 

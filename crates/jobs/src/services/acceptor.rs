@@ -125,7 +125,7 @@ struct Turn {
     /// To the ends of runs.
     answers: Vec<Result<Held>>,
     rest: Option<Rest>,
-    /// Acceptors of the type that sleep.
+    /// Acceptors of the type that sleep, if they were read.
     asleep: Vec<u64>,
 }
 

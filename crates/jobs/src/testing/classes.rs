@@ -189,3 +189,78 @@ async fn a_freed_slot_goes_to_the_first_class() {
         );
     }
 }
+
+/// Otherwise a job of a later class would keep its slot while earlier classes keep all holders busy.
+#[tokio::test(start_paused = true)]
+async fn an_earlier_class_gets_the_slot_of_a_job_that_has_not_started() {
+    for (max, of_key) in [(1, true), (1, false), (3, false)] {
+        let world = World::new().await;
+        let name = LimitName::new("limit").unwrap();
+        let limit = Some(Limit::at_once(max));
+        let set = world.jobs.set_limit(&world.ty, &name, limit).await;
+        set.unwrap();
+        let limited = |add: Add| {
+            if of_key {
+                add.key(name.clone())
+            } else {
+                add.pool(name.clone())
+            }
+        };
+        for number in 0..max {
+            let id = format!("first-{number}");
+            world.add(&id, Class::Bulk, limited).await;
+        }
+        let first = world.jobs.accept(&world.ty, &world.me, 9).await.unwrap();
+        for number in 0..max {
+            let id = format!("second-{number}");
+            world.add(&id, Class::Bulk, limited).await;
+        }
+        assert_eq!(world.claim(9).await, []);
+        for run in first.jobs {
+            let _ = (world.jobs.finish(&run.job, Finish::done()).await).unwrap();
+            world.check().await;
+        }
+        for (id, class) in [("normal", Class::Normal), ("urgent", Class::Urgent)] {
+            world.add(id, class, limited).await;
+        }
+        let mut taken = Vec::new();
+        let mut rounds = 0;
+        while taken.len() < max as usize + 2 {
+            rounds += 1;
+            assert!(rounds < 20, "{taken:?}");
+            let claimed = world.jobs.accept(&world.ty, &world.me, 1).await.unwrap();
+            world.check().await;
+            for accepted in claimed.jobs {
+                taken.push(world.class(&accepted.job.id).await);
+                let _ = (world.jobs.finish(&accepted.job, Finish::done()).await).unwrap();
+                world.check().await;
+            }
+        }
+        assert!(taken.is_sorted(), "{taken:?}");
+    }
+}
+
+/// A job has its key and waits for its pool, which others keep busy.
+#[tokio::test(start_paused = true)]
+async fn an_earlier_class_gets_the_key_of_a_job_that_waits_for_its_pool() {
+    let world = World::new().await;
+    let [key, pool] = ["key", "pool"].map(|name| LimitName::new(name).unwrap());
+    world
+        .add("busy", Class::Normal, |add| add.pool(pool.clone()))
+        .await;
+    let busy = world.jobs.accept(&world.ty, &world.me, 1).await.unwrap();
+    let both = |add: Add| add.key(key.clone()).pool(pool.clone());
+    world.add("bulk", Class::Bulk, both).await;
+    assert_eq!(world.claim(1).await, []);
+    let id = "bulk".try_into().unwrap();
+    let info = world.jobs.info(&world.ty, &id).await.unwrap().unwrap();
+    assert_eq!(info.waits_for, Some(pool.clone()));
+    world
+        .add("urgent", Class::Urgent, |add| add.key(key.clone()))
+        .await;
+    assert_eq!(world.claim(1).await, []);
+    assert_eq!(world.claim(1).await, [Class::Urgent]);
+    let _ = (world.jobs.finish(&busy.jobs[0].job, Finish::done()).await).unwrap();
+    world.check().await;
+    assert_eq!(world.claim(9).await, []);
+}

@@ -269,7 +269,7 @@ async fn nodes_share_scheduled_jobs() {
     assert_near(&ran, 500, 0.2);
 }
 
-/// Without division, the claims of the slower one nearly always conflict with those of the faster one.
+/// Without division, the claims of the slower node nearly always conflict with those of the faster one.
 #[tokio::test(start_paused = true)]
 async fn a_slower_node_gets_its_share() {
     let ran = shares_of_scheduled_jobs(&[5, 8]).await;

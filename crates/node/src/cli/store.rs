@@ -180,7 +180,7 @@ fn report_jobs(target: &Target, ty: &JobType, check: &Check) {
         target.store
     ));
     if *turns_skipped {
-        output::line("  not checked: the turns of its tenants, of which there are 100,000 or more");
+        output::line("  not checked: the turns of its tenants, because there are 100,000 or more");
     }
     for problem in problems {
         output::line(&format!("  {problem}"));

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use store::KeyRange;
 use store::tuple::{Bytes as TupleBytes, Element, unpack};
 
-use super::pending::{WAITING, of_rank};
+use super::pending::{WAITING, of_rank, rank};
 use super::{Keys, Table, foreign};
 use crate::model::header::Order;
 use crate::{Class, JobId, JobType, Result};
@@ -76,6 +76,15 @@ impl Keys {
     /// The jobs that wait behind a limit.
     pub(crate) fn waiting(&self, ty: &JobType, limit: &[u8]) -> KeyRange {
         self.range(Table::Pending, &(ty.as_str(), WAITING, limit))
+    }
+
+    /// Those of earlier classes than this one.
+    pub(crate) fn waiting_before(&self, ty: &JobType, limit: &[u8], class: Class) -> KeyRange {
+        let end = self.pack(
+            Table::Pending,
+            &(ty.as_str(), WAITING, limit, rank(class) << 32),
+        );
+        KeyRange::new(self.waiting(ty, limit).begin, end)
     }
 
     /// The jobs that wait behind any limit.

@@ -11,12 +11,12 @@ use crate::JobId;
 pub(crate) struct Division {
     pub(crate) own: u64,
     pub(crate) others: Vec<u64>,
-    /// How long jobs of others are left to them, from when they fall due.
+    /// For how long after it falls due a job is left to the acceptor that it belongs to.
     pub(crate) left_ms: i64,
 }
 
 impl Division {
-    /// An acceptor that comes or goes changes nothing between the others.
+    /// Rendezvous hashing: when an acceptor comes or goes, no job moves between the others.
     fn is_own(&self, id: &JobId) -> bool {
         let rank = |acceptor: &u64| {
             let mut hasher = DefaultHasher::new();
@@ -33,7 +33,7 @@ impl Claim {
         Self { division, ..self }
     }
 
-    /// When it may take a scheduled job.
+    /// When this claim may take a scheduled job.
     pub(super) fn claimable_ms(&self, job: &Candidate) -> Option<i64> {
         let due_ms = job.due_ms()?;
         let left_ms = if self.division.is_own(&job.id) {

@@ -12,7 +12,7 @@ use super::tenants::First;
 use super::{Accepted, Claim};
 use crate::model::header::{Header, State};
 use crate::model::keys::Position;
-use crate::model::machine::Event;
+use crate::model::machine::{Event, Wait};
 use crate::operations::effects::Effects;
 use crate::operations::limits::slots::Admission;
 use crate::operations::tenants::START_MS;
@@ -202,7 +202,7 @@ impl Jobs {
         let limited = pending.iter().map(|(_, header, _)| header);
         let limited: Vec<_> = limited.filter(|header| header.is_limited()).collect();
         let mut supplies = (self.supplies(tx, &claim.op, &claim.ty, limited.into_iter())).await?;
-        let (locks, mut held) = (claim.locks(), 0);
+        let (locks, mut held, mut waiting) = (claim.locks(), 0, Vec::new());
         for (candidate, pending, data) in pending {
             let Some(lock) = locks.get(jobs.len()) else {
                 break;
@@ -217,6 +217,13 @@ impl Jobs {
                     slots,
                 },
                 Admission::Hold(taken, wait) => {
+                    let class = header.as_deref().map_or(Class::Bulk, Header::class);
+                    if let (Wait::For(which), Some(pending)) = (&wait, header.as_deref())
+                        && let Some(limit) = pending.limit(*which)
+                        && class < Class::Bulk
+                    {
+                        waiting.push((limit.clone(), class));
+                    }
                     let event = Event::Hold { taken, wait };
                     effects.run(&claim.ty, &candidate.id, &mut header, event)?;
                     held += 1;
@@ -229,6 +236,10 @@ impl Jobs {
                 accepted.job.run.set_timeout(*timeout);
                 jobs.push(accepted);
             }
+        }
+        if !waiting.is_empty() {
+            // Slots were freed for these jobs: no job of a later class starts before the next claim takes them.
+            taking.full |= Box::pin(self.outrank(effects, tx, &claim.ty, waiting)).await?;
         }
         Ok(held)
     }

@@ -20,7 +20,7 @@ use crate::model::limits::{Rule, Slot, Taken, Which};
 use crate::model::machine::{Event, Slots, Wait};
 use crate::operations::effects::Effects;
 use crate::testing::planted::{Bug, Planted};
-use crate::{Class, Error, JobId, JobType, Jobs, Limit, Op, Result, State};
+use crate::{Error, JobId, JobType, Jobs, Limit, Op, Result, State};
 
 /// Slots that a claim looks at first, if a limit has more.
 const WINDOW: u32 = 256;
@@ -243,24 +243,6 @@ impl Jobs {
         Ok(usable(&rows, rule, wanted, op.now_ms))
     }
 
-    /// Whether a job waits for a limit and goes on waiting: then no slot is free, and one that waits behind it need not look
-    /// for any, which would conflict with every end of a run.
-    async fn is_waited_for(&self, tx: &Transaction, ty: &JobType, limit: &Bytes) -> Result<bool> {
-        // The last one, because freed slots go to the first.
-        let last = RangeOptions {
-            reverse: true,
-            ..RangeOptions::limit(1)
-        };
-        let rows = (tx.snapshot()).get_range(self.keys().waiting(ty, limit), last);
-        let row = rows.collect().await?.pop();
-        if let Some(row) = &row
-            && !self.planted().is(Bug::WaitsBehindBlindly)
-        {
-            tx.add_read_conflict_range(KeyRange::key(&row.key));
-        }
-        Ok(row.is_some())
-    }
-
     /// The slot of a limit that has one, if it is free.
     async fn free_lock(
         &self,
@@ -343,28 +325,6 @@ impl Jobs {
     ) -> Result<BTreeMap<u32, Slot>> {
         let range = self.keys().slots(ty, limit, 0..u32::MAX);
         self.slot_rows(tx, range).await
-    }
-
-    /// The jobs that have waited longest behind a limit, by class. If there is none, conflicts with the next.
-    pub(super) async fn waiting_behind(
-        &self,
-        tx: &Transaction,
-        ty: &JobType,
-        limit: &[u8],
-        count: usize,
-    ) -> Result<Vec<(Class, JobId)>> {
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let range = self.keys().waiting(ty, limit);
-        let rows = (tx.snapshot()).get_range(range.clone(), RangeOptions::limit(count));
-        let rows = rows.collect().await?;
-        if rows.is_empty() {
-            tx.add_read_conflict_range(range);
-        }
-        rows.iter()
-            .map(|row| self.keys().waiting_job(ty, &row.key))
-            .collect()
     }
 
     /// Gives a waiting job a slot. False if it does not wait for it any more.

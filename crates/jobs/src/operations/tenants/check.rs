@@ -12,7 +12,7 @@ const TENANTS_MAX: usize = 100_000;
 
 impl Jobs {
     /// Tenants with a turn of which nothing says so, with several turns in a class, or with none although a row says so.
-    /// `None` if there are too many to compare them.
+    /// `None` if there are too many to compare.
     pub(crate) async fn check_turns(&self, ty: &JobType) -> Result<Option<Vec<String>>> {
         let (turns, there) = (&self.keys().turns(ty, None), &self.keys().all_there(ty));
         self.read(Call::batch("check"), |tx| async move {

@@ -5,8 +5,8 @@
 //! the jobs that the ends of runs in its transaction have made ready, although a sleeper was woken for them.
 //!
 //! So acceptors that sleep, or did lately, divide scheduled jobs by their ids: each job belongs to one of them, and the others
-//! leave it alone for some times as long as a claim takes. And an acceptor that ends runs leaves half of what that makes ready
-//! to those that it has woken. Neither happens while no other acceptor sleeps, or to workers of other processes, which divide
+//! leave it alone for several times as long as a claim takes. And an acceptor that ends runs leaves half of what that makes ready
+//! to those that it has woken. Without another that sleeps nothing is divided, nor for workers of other processes, which divide
 //! the work by asking for it.
 
 use std::collections::BTreeMap;
@@ -27,11 +27,11 @@ const LEFT_MAX_MS: i64 = 250;
 /// How long an acceptor does not claim after it has left jobs to those that it woke.
 pub(super) const LEFT: Duration = Duration::from_millis(10);
 
-/// The other acceptors of the type, and when they were last seen asleep.
+/// Acceptors of the type, perhaps this one too, and when they were last seen asleep.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     asleep: BTreeMap<u64, Instant>,
-    /// The time of a claim: of the longest one lately.
+    /// The time of the longest claim lately, a little less after each.
     claim: Duration,
 }
 
