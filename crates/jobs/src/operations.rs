@@ -7,6 +7,7 @@ pub(crate) mod counts;
 pub(crate) mod create;
 pub(crate) mod dead;
 pub(crate) mod deleted;
+pub(crate) mod division;
 pub(crate) mod effects;
 pub(crate) mod heartbeats;
 pub(crate) mod info;

@@ -40,7 +40,6 @@
 //! them were claimed, and are returned instead of others.
 
 mod candidates;
-mod division;
 mod lanes;
 mod take;
 mod tenants;
@@ -60,13 +59,12 @@ use crate::model::header::Header;
 use crate::model::keys::{Position, promised};
 use crate::model::limits::Limits;
 use crate::model::turns::Turn;
+use crate::operations::division::Division;
 use crate::operations::effects::Effects;
 use crate::operations::tenants::tidy::Untidy;
 use crate::testing::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, Tenant, telemetry};
 use take::Taking;
-
-pub(crate) use division::Division;
 
 /// A request for jobs, drawn before its transaction and kept over retries, so that a retry recognises the jobs
 /// of an earlier try that was committed without an answer.
@@ -142,6 +140,11 @@ impl Claimed {
 }
 
 impl Claim {
+    /// Leaves jobs of other acceptors to them for a while.
+    pub(crate) fn divided(self, division: Division) -> Self {
+        Self { division, ..self }
+    }
+
     /// Whether the store could not tell if the last call was committed.
     pub(crate) fn is_unsure(&self) -> bool {
         self.memo().unsure

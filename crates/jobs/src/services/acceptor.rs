@@ -51,7 +51,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::model::clock::millis;
-use crate::operations::claim::Division;
+use crate::operations::division::Division;
 use crate::operations::effects::POLL_MS;
 use crate::services::interrupts::Runs;
 use crate::services::pause::Pause;

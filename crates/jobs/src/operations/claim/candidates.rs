@@ -161,7 +161,8 @@ impl Jobs {
     /// Splits scheduled jobs into due ones and others.
     pub(super) fn scheduled(&self, search: &Search<'_>, jobs: Vec<Candidate>) -> Scheduled {
         let horizon_ms = self.horizon_ms(search);
-        let claimable_ms = |job: &Candidate| search.claim.claimable_ms(job);
+        let division = &search.claim.division;
+        let claimable_ms = |job: &Candidate| Some(division.claimable_ms(&job.id, job.due_ms()?));
         let (due, later): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| {
             claimable_ms(job).is_none_or(|claimable_ms| claimable_ms <= horizon_ms)
         });

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::Op;
 use crate::model::clock::millis;
-use crate::operations::claim::Division;
+use crate::operations::division::Division;
 
 /// How long an acceptor that was seen asleep is believed to want jobs.
 const WANTS: Duration = Duration::from_secs(5);

@@ -2,8 +2,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::Claim;
-use super::candidates::Candidate;
 use crate::JobId;
 
 /// The acceptors that divide jobs: each job belongs to one of them.
@@ -26,21 +24,10 @@ impl Division {
         let own = rank(&self.own);
         self.others.iter().all(|other| rank(other) <= own)
     }
-}
 
-impl Claim {
-    pub(crate) fn divided(self, division: Division) -> Self {
-        Self { division, ..self }
-    }
-
-    /// When this claim may take a scheduled job.
-    pub(super) fn claimable_ms(&self, job: &Candidate) -> Option<i64> {
-        let due_ms = job.due_ms()?;
-        let left_ms = if self.division.is_own(&job.id) {
-            0
-        } else {
-            self.division.left_ms
-        };
-        Some(due_ms.saturating_add(left_ms))
+    /// When a scheduled job may be claimed.
+    pub(crate) fn claimable_ms(&self, id: &JobId, due_ms: i64) -> i64 {
+        let left_ms = if self.is_own(id) { 0 } else { self.left_ms };
+        due_ms.saturating_add(left_ms)
     }
 }
