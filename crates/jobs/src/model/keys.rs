@@ -11,8 +11,7 @@
 //!    PENDING   type, 3, ..                            = since     like 0, of the class urgent; 5 of the class bulk
 //!    PENDING   type, 4, ..                            = since     like 1, of the class urgent; 6 of the class bulk
 //!    PENDING   type, 7, rank, tenant, shard, incarnation, version, id = since   ready, of a tenant
-//!  3 SLEEPER   type, nonce                            = stamp, number of an acceptor asleep, to be woken by
-//!                                                       clearing it
+//!  3 SLEEPER   type, nonce                            = stamp, number of an acceptor, woken by clearing it
 //!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
 //!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
 //!                                                       is the registration of the type

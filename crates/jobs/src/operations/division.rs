@@ -21,8 +21,7 @@ impl Division {
             (id.as_bytes(), acceptor).hash(&mut hasher);
             (hasher.finish(), *acceptor)
         };
-        let own = rank(&self.own);
-        self.others.iter().all(|other| rank(other) <= own)
+        (self.others.iter()).all(|other| rank(other) <= rank(&self.own))
     }
 
     /// When a scheduled job may be claimed.

@@ -209,6 +209,12 @@ impl Jobs {
             };
             let times = (candidate.since_ms, pending.asked_ms());
             let admission = supplies.admit(&pending);
+            if let Admission::Hold(_, Wait::For(which)) = &admission
+                && let Some(limit) = pending.limit(*which)
+                && pending.class() < Class::Bulk
+            {
+                waiting.push((limit.clone(), pending.class()));
+            }
             let mut header = Some(pending);
             let event = match admission {
                 Admission::Start(slots) => Event::Accept {
@@ -217,13 +223,6 @@ impl Jobs {
                     slots,
                 },
                 Admission::Hold(taken, wait) => {
-                    let class = header.as_deref().map_or(Class::Bulk, Header::class);
-                    if let (Wait::For(which), Some(pending)) = (&wait, header.as_deref())
-                        && let Some(limit) = pending.limit(*which)
-                        && class < Class::Bulk
-                    {
-                        waiting.push((limit.clone(), class));
-                    }
                     let event = Event::Hold { taken, wait };
                     effects.run(&claim.ty, &candidate.id, &mut header, event)?;
                     held += 1;

@@ -5,7 +5,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -57,9 +56,9 @@ impl Jobs {
             }
             let mut outranked = self.idle_slots(tx, ty, &limit).await?;
             // The last class first.
-            outranked.sort_by_key(|(header, ..)| Reverse(header.class()));
+            outranked.sort_by_key(|(class, ..)| Reverse(*class));
             let pairs = outranked.into_iter().zip(classes);
-            let pairs = pairs.filter(|((header, ..), class)| header.class() > *class);
+            let pairs = pairs.filter(|((later, ..), class)| later > class);
             Ok::<_, crate::Error>(pairs.map(|((_, id, slot), _)| (id, slot)).collect())
         });
         let outranked: Vec<Vec<(JobId, Taken)>> = try_join_all(read).await?;
@@ -89,7 +88,7 @@ impl Jobs {
         tx: &Transaction,
         ty: &JobType,
         limit: &Bytes,
-    ) -> Result<Vec<(Arc<Header>, JobId, Taken)>> {
+    ) -> Result<Vec<(Class, JobId, Taken)>> {
         let range = self.keys().slots(ty, limit, 0..SLOTS_MAX);
         let rows = self.slot_rows(tx, range).await?;
         let read = rows.into_iter().map(|(n, row)| async move {
@@ -99,7 +98,7 @@ impl Jobs {
             // One that cannot be decoded is put into quarantine by the claims that choose it.
             let header = header.and_then(|header| Header::decode(header).ok());
             let idle = header.filter(|header| header.idle_slot(&slot).is_some());
-            Ok::<_, crate::Error>(idle.map(|header| (Arc::new(header), id, slot)))
+            Ok::<_, crate::Error>(idle.map(|header| (header.class(), id, slot)))
         });
         Ok(try_join_all(read).await?.into_iter().flatten().collect())
     }
