@@ -78,6 +78,10 @@ pub enum Bug {
     HandOverLost,
     /// A freed slot is free although jobs wait for it.
     WaitersSkipped,
+    /// A job begins to wait for slots that it has read without conflict, among others of later classes.
+    OutranksBlindly,
+    /// A freed slot goes to a job although one of an earlier class has just begun to wait for it.
+    GrantsBlindly,
     /// A job with a slot of its key needs none of its pool.
     PoolIgnored,
     /// A rate does not count the runs that start.

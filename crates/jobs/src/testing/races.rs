@@ -338,6 +338,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.hand_over().await)
             .or(World::new(rng, mistake).await.leave().await)
             .or(World::new(rng, mistake).await.wait_behind().await)
+            .or(World::new(rng, mistake).await.outrank().await)
             .or(World::new(rng, mistake).await.raise().await)
             .or(World::new(rng, mistake).await.lower().await)
             .or(World::new(rng, mistake).await.relax().await)
@@ -368,6 +369,8 @@ mistake::planted! {
     hand_over_lost: HandOverLost,
     slot_read_blindly: SlotReadBlindly,
     waits_behind_blindly: WaitsBehindBlindly,
+    outranks_blindly: OutranksBlindly,
+    grants_blindly: GrantsBlindly,
     tenant_leaves_blindly: TenantLeavesBlindly,
 }
 

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::time::sleep;
 
 use super::World;
 use crate::operations::leases::Leases;
 use crate::services::monitor::TypeMonitor;
 use crate::{
-    Add, ByPolicy, Finish, Holder, Job, JobId, JobLock, Limit, LimitName, Options, Signal,
-    TypeConfig,
+    Add, ByPolicy, Class, Finish, Holder, Job, JobId, JobLock, Jobs, Limit, LimitName, Options,
+    Signal, TypeConfig,
 };
 
 /// How a job that has a slot loses it.
@@ -254,6 +255,37 @@ impl World {
         let (claimed, ()) = tokio::join!(world.jobs.accept(&world.ty, &me, 1), free);
         claimed.unwrap();
         world.problems().await
+    }
+
+    /// A job that begins to wait just as a slot is freed gets it, and not one of a later class that has waited longer.
+    pub(super) async fn outrank(&self) -> Option<String> {
+        for ends_late in [false, true] {
+            let world = self.again().await;
+            world.set_limit(1).await;
+            let (ends, _) = world.holder(Freeing::Finish).await;
+            let (bulk, normal) = (Class::Bulk, Class::Normal);
+            for (id, class) in [("first", bulk), ("second", bulk), ("normal", normal)] {
+                assert!(world.accept_all().await.is_empty());
+                let add = Add::new(id.try_into().unwrap(), "").key(limit());
+                world.calm.add(&world.ty, add.class(class)).await.unwrap();
+            }
+            let me = Holder::new("me").unwrap();
+            let claim = async |jobs: &Jobs| jobs.accept(&world.ty, &me, 1).await.unwrap();
+            let end = async |jobs: &Jobs| jobs.finish(&ends, Finish::done()).await.unwrap();
+            let late = sleep(world.late);
+            let (claimed, _held) = if ends_late {
+                tokio::join!(claim(&world.jobs), late.then(|()| end(&world.calm)))
+            } else {
+                tokio::join!(late.then(|()| claim(&world.calm)), end(&world.jobs))
+            };
+            let claimed = claimed.jobs.into_iter().map(|accepted| accepted.job);
+            let started = claimed.chain(world.accept_all().await);
+            let started: Vec<JobId> = started.map(|job| job.id).collect();
+            if *started != ["normal".try_into().unwrap()] {
+                return Some(format!("other jobs start first: {started:?}"));
+            }
+        }
+        None
     }
 
     /// A claim just as there are more slots, and a job that loses its slot then, leave no free slot and waiting job.
