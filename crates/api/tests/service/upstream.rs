@@ -163,8 +163,10 @@ async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
         fixture.user("berta", "b"),
     );
     peer.set_security("a", &open).unwrap();
-    peer.create_database("copy").unwrap();
-    peer.set_security("copy", &open).unwrap();
+    for target in ["copy", "other"] {
+        peer.create_database(target).unwrap();
+        peer.set_security(target, &open).unwrap();
+    }
     for (id, source) in [("text", json!("a")), ("object", json!({"url": "a"}))] {
         let path = format!("/_replicator/{id}");
         let body = json!({"source": source, "target": "copy", "continuous": id == "object"});
@@ -195,7 +197,7 @@ async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
     let own = json!({"url": "a", "auth": {"basic": {"username": "boss", "password": "b0ss"}}});
     peer.set_security("a", &json!({"members": {"names": ["boss"]}, "admins": {}}))
         .unwrap();
-    let body = json!({"source": own, "target": "copy"});
+    let body = json!({"source": own, "target": "other"});
     let copied = anna.post("/_replicate", &body).await.gives(200);
     assert_eq!(copied["ok"], true);
     // This service's own URL, as Fauxton writes it, means the same as the name.
@@ -204,11 +206,11 @@ async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
         json!("http://front.example:5985/a"),
         json!("http://boss:b0ss@front.example:5985/a"),
     ] {
-        let body = json!({"source": source, "target": "http://front.example:5985/copy"});
+        let body = json!({"source": source, "target": "http://front.example:5985/other"});
         let copied = front.post("/_replicate", &body).await.gives(200);
         assert_eq!(copied["ok"], true);
     }
-    let body = json!({"source": "http://front.example:5985/a", "target": "copy"});
+    let body = json!({"source": "http://front.example:5985/a", "target": "other"});
     front.put("/_replicator/own-url", &body).await.gives(201);
     let kept = front.get("/_replicator/own-url").await.gives(200);
     assert_eq!(kept["source"], body["source"]);
@@ -217,13 +219,11 @@ async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
     })
     .await;
     // Rights that are taken away are gone: the document holds none.
-    let body = json!({"source": "a", "target": "copy"});
+    let body = json!({"source": "a", "target": "other"});
     anna.put("/_replicator/revoked", &body).await.gives(201);
     let row = "/_scheduler/docs/_replicator/revoked";
-    until(&boss, row, |row| {
-        row["state"] == "crashing" || row["state"] == "failed"
-    })
-    .await;
+    let fails = |row: &Value| row["state"] == "crashing" || row["state"] == "failed";
+    until(&boss, row, fails).await;
 }
 
 /// A cluster that trusts the proxy in front of it: it returns who the caller is, and nothing else.
