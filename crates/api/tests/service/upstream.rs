@@ -163,6 +163,7 @@ async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
         fixture.user("berta", "b"),
     );
     peer.set_security("a", &open).unwrap();
+    // The continuous one keeps its target to itself for a while.
     for target in ["copy", "other"] {
         peer.create_database(target).unwrap();
         peer.set_security(target, &open).unwrap();
