@@ -21,7 +21,8 @@ impl Division {
             (id.as_bytes(), acceptor).hash(&mut hasher);
             (hasher.finish(), *acceptor)
         };
-        (self.others.iter()).all(|other| rank(other) <= rank(&self.own))
+        let own = rank(&self.own);
+        self.others.iter().all(|other| rank(other) <= own)
     }
 
     /// When a scheduled job may be claimed.
