@@ -14,6 +14,7 @@ mod retention;
 mod scheduled;
 mod second;
 mod tenants;
+mod turns;
 
 use std::process::Command;
 use std::sync::Arc;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use store::Store;
 use tokio::time::Instant;
 
+use crate::process::own_cpu_s;
 use crate::store::Figure;
 
 /// The transactions that move jobs.
@@ -12,33 +13,57 @@ const MOVES: [&str; 3] = ["add", "accept", "finish"];
 
 pub(super) struct Report<'r>(pub(super) &'r mut dyn FnMut(Figure));
 
-/// A moment, and what the store had done until then.
+/// Measures from its creation on, except while it is paused.
 pub(super) struct Meter {
     store: Store,
-    begun: Instant,
-    before: Costs,
-    /// Bytes written to disk by the process, if the system reports it.
-    disk_before: Option<u64>,
+    begun: Reading,
+    paused: Option<Reading>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Costs {
+/// A moment, and what the process had done until then.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at: Instant,
     commits: u64,
     conflicts: u64,
-    bytes: u64,
+    store_bytes: u64,
+    /// Bytes written to disk by the process, if the system reports it.
+    disk_bytes: Option<u64>,
+    cpu_s: Option<f64>,
 }
 
-impl Costs {
-    fn of(store: &Store) -> Self {
-        let mut costs = Self::default();
+impl Reading {
+    fn now(store: &Store) -> Self {
+        let mut now = Self {
+            at: Instant::now(),
+            commits: 0,
+            conflicts: 0,
+            store_bytes: 0,
+            disk_bytes: disk_bytes(),
+            cpu_s: own_cpu_s(),
+        };
         for (name, stats) in store.stats() {
             if MOVES.contains(&name) {
-                costs.commits += stats.calls;
-                costs.conflicts += stats.conflicts;
+                now.commits += stats.calls;
+                now.conflicts += stats.conflicts;
             }
-            costs.bytes += stats.bytes;
+            now.store_bytes += stats.bytes;
         }
-        costs
+        now
+    }
+
+    /// As if what happened between two other readings had not.
+    fn without(self, from: Self, to: Self) -> Self {
+        let disk_bytes = self.disk_bytes.zip(from.disk_bytes).zip(to.disk_bytes);
+        let cpu_s = self.cpu_s.zip(from.cpu_s).zip(to.cpu_s);
+        Self {
+            at: self.at + (to.at - from.at),
+            commits: self.commits + to.commits - from.commits,
+            conflicts: self.conflicts + to.conflicts - from.conflicts,
+            store_bytes: self.store_bytes + to.store_bytes - from.store_bytes,
+            disk_bytes: disk_bytes.map(|((own, from), to)| own + to.saturating_sub(from)),
+            cpu_s: cpu_s.map(|((own, from), to)| own + to - from),
+        }
     }
 }
 
@@ -46,14 +71,27 @@ impl Meter {
     pub(super) fn new(store: &Store) -> Self {
         Self {
             store: store.clone(),
-            before: Costs::of(store),
-            disk_before: disk_bytes(),
-            begun: Instant::now(),
+            begun: Reading::now(store),
+            paused: None,
+        }
+    }
+
+    pub(super) fn pause(&mut self) {
+        self.paused = Some(Reading::now(&self.store));
+    }
+
+    pub(super) fn resume(&mut self) {
+        if let Some(paused) = self.paused.take() {
+            self.begun = self.begun.without(paused, Reading::now(&self.store));
         }
     }
 
     pub(super) fn elapsed(&self) -> Duration {
-        self.begun.elapsed()
+        self.last().at - self.begun.at
+    }
+
+    fn last(&self) -> Reading {
+        self.paused.unwrap_or_else(|| Reading::now(&self.store))
     }
 }
 
@@ -85,7 +123,7 @@ impl Report<'_> {
 
     /// What so many jobs have cost the store since the meter was started.
     pub(super) fn costs(&mut self, case: &str, count: usize, meter: &Meter) {
-        let (before, now) = (meter.before, Costs::of(&meter.store));
+        let (before, now) = (meter.begun, meter.last());
         let commits = now.commits - before.commits;
         self.figure(
             case,
@@ -95,11 +133,14 @@ impl Report<'_> {
         );
         let jobs = float(count as u64);
         self.figure(case, "commits_per_job", ratio(commits, jobs), "1");
-        let bytes = ratio(now.bytes - before.bytes, jobs);
+        let bytes = ratio(now.store_bytes - before.store_bytes, jobs);
         self.figure(case, "store_bytes_per_job", bytes, "B");
-        if let (Some(before), Some(now)) = (meter.disk_before, disk_bytes()) {
+        if let (Some(before), Some(now)) = (before.disk_bytes, now.disk_bytes) {
             let bytes = ratio(now.saturating_sub(before), jobs);
             self.figure(case, "disk_bytes_per_job", bytes, "B");
+        }
+        if let (Some(before), Some(now)) = (before.cpu_s, now.cpu_s) {
+            self.figure(case, "cpu_us_per_job", (now - before) * 1e6 / jobs, "us");
         }
     }
 
