@@ -41,6 +41,12 @@ impl KeyRange {
         Self::new(key.to_vec(), after(key))
     }
 
+    /// The key of a range that [`Self::key`] has made.
+    pub(crate) fn only_key(&self) -> Option<&[u8]> {
+        let key = self.end.strip_suffix(&[0])?;
+        (*key == *self.begin).then_some(key)
+    }
+
     /// Every key that a caller can write: keys from 0xfe on are reserved.
     pub fn all() -> Self {
         Self::new(Bytes::new(), vec![0xfe])

@@ -187,7 +187,7 @@ impl Core {
             return Err(Error::TooOld);
         }
         for layer in self.past.iter().chain(&self.stack.layers) {
-            if reads.iter().any(|range| layer.is_newer(range, version)) {
+            if layer.is_newer(reads, version) {
                 return Err(Error::Conflict);
             }
         }

@@ -8,7 +8,8 @@
 //! A row without a value hides one below. Where there is none, it is swept away: the rows of a queue live for
 //! milliseconds, and a read of the first row would have to step over all that were there before.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -141,17 +142,13 @@ impl Layer {
         self.read().rows.contains_key(key)
     }
 
-    /// True if something in `range` was written after `version`.
-    pub(super) fn is_newer(&self, range: &KeyRange, version: u64) -> bool {
-        if self.last() <= version || range.is_empty() {
+    /// True if something in one of these ranges was written after `version`.
+    pub(super) fn is_newer(&self, ranges: &[KeyRange], version: u64) -> bool {
+        if self.last() <= version {
             return false;
         }
         let content = self.read();
-        content.cleared.is_newer(range, version)
-            || content.touched.is_newer(range, version)
-            || (content.rows)
-                .range::<[u8], _>(bounds(range))
-                .any(|(_, row)| row.newest.version > version)
+        (ranges.iter()).any(|range| !range.is_empty() && content.is_newer(range, version))
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Content> {
@@ -221,19 +218,37 @@ impl Content {
         self.cleared.newest_at(key, u64::MAX) > Some(since)
     }
 
+    fn is_newer(&self, range: &KeyRange, version: u64) -> bool {
+        let is_newer = |row: &Row| row.newest.version > version;
+        let row_is_newer = || {
+            if let Some(key) = range.only_key() {
+                return self.rows.get(key).is_some_and(is_newer);
+            }
+            let mut rows = self.rows.range::<[u8], _>(bounds(range));
+            rows.any(|(_, row)| is_newer(row))
+        };
+        self.cleared.is_newer(range, version)
+            || self.touched.is_newer(range, version)
+            || row_is_newer()
+    }
+
     fn put(&mut self, key: &Bytes, version: u64, value: Option<Bytes>) {
         let state = State { version, value };
-        if let Some(row) = self.rows.get_mut(key) {
-            if state.value.is_none() && row.newest.value.is_some() {
-                self.dead.push_back((version, key.clone()));
+        match self.rows.entry(key.clone()) {
+            Entry::Occupied(mut row) => {
+                let row = row.get_mut();
+                if state.value.is_none() && row.newest.value.is_some() {
+                    self.dead.push_back((version, key.clone()));
+                }
+                let old = std::mem::replace(&mut row.newest, state);
+                if old.version < version {
+                    row.older.push(old);
+                }
             }
-            let old = std::mem::replace(&mut row.newest, state);
-            if old.version < version {
-                row.older.push(old);
+            Entry::Vacant(row) => {
+                let (newest, older) = (state, Vec::new());
+                row.insert(Row { newest, older });
             }
-        } else {
-            let (newest, older) = (state, Vec::new());
-            self.rows.insert(key.clone(), Row { newest, older });
         }
     }
 
