@@ -1,12 +1,13 @@
 //! A process's knowledge of a run that it holds.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use store::CommitStamp;
 use tokio_util::sync::CancellationToken;
 
+use crate::model::limits::Limits;
 use crate::{Error, JobId, JobLock, Result};
 
 /// Shared by all clones of a [`Job`](crate::Job).
@@ -18,6 +19,8 @@ pub(crate) struct Run {
     pub(crate) lost: CancellationToken,
     /// The job's tenant does not pay while its holder waits.
     pub(crate) idle: AtomicBool,
+    /// The limits of the job, if this process has claimed it.
+    pub(crate) limits: OnceLock<Limits>,
 }
 
 /// How long the holder may be silent.

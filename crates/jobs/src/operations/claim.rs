@@ -159,15 +159,18 @@ impl Claim {
         (since_ms, asked_ms): (i64, Option<i64>),
     ) -> Accepted {
         let holder = header.last.as_ref().map(|run| run.holder.clone());
+        let job = Job::new(self.ty.clone(), id, lock, header.attempts);
+        let limits = header.limits();
+        let _first = job.run.limits.set(limits.clone());
         Accepted {
-            job: Job::new(self.ty.clone(), id, lock, header.attempts),
+            job,
             holder: holder.unwrap_or_else(|| self.holder(0)),
             data,
             stalls: header.stalls,
             due_ms: header.due_ms,
             created_ms: header.created_ms,
             asked_ms,
-            limits: header.limits(),
+            limits,
             tenant: header.tenant().cloned().map(Tenant),
             ready_ms: since_ms.max(header.due_ms),
             claimed_at: self.drawn_at,

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use futures::future::{try_join, try_join_all};
-use store::Transaction;
+use futures::future::try_join;
+use store::{Transaction, read_all};
 
 use crate::model::header::{Header, check_data};
 use crate::model::keys::Position;
@@ -215,7 +215,7 @@ impl Jobs {
                 let header = header.filter(|header| header.lock() == Some(job.lock));
                 let header = header.ok_or(Error::Halt)?;
                 let limited = std::iter::once(&header);
-                let mut supplies = self.supplies(&tx, &op, &job.ty, limited).await?;
+                let mut supplies = self.supplies(&tx, &op, &job.ty, limited, None).await?;
                 let Admission::Start(slots) = supplies.admit(&header) else {
                     return Ok(false);
                 };
@@ -300,9 +300,12 @@ impl Jobs {
             let header = self.header(tx, &job.ty, &job.id).await?;
             Ok::<_, Error>(((&job.ty, &job.id), header))
         });
+        let limits = self.expected_ends(tx, jobs.iter().map(|(job, _)| job));
+        let (headers, limits) = try_join(read_all(read), limits).await?;
         let mut headers: BTreeMap<(&JobType, &JobId), Option<Arc<Header>>> =
-            try_join_all(read).await?.into_iter().collect();
+            headers.into_iter().collect();
         let mut effects = self.effects(tx, op.now_ms).await?;
+        effects.limits = limits;
         let mut answers = Vec::with_capacity(jobs.len());
         for (job, finish) in jobs {
             let header = headers.entry((&job.ty, &job.id)).or_default();

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{try_join_all, try_join4};
-use store::{RangeOptions, Transaction};
+use futures::future::try_join5;
+use store::{RangeOptions, Transaction, read_all};
 
 use super::candidates::{Candidate, Heads, Search, choose};
 use super::tenants::First;
 use super::{Accepted, Claim};
 use crate::model::header::{Header, State};
 use crate::model::keys::Position;
+use crate::model::limits::Rules;
 use crate::model::machine::{Event, Wait};
 use crate::operations::effects::Effects;
 use crate::operations::limits::slots::Admission;
@@ -28,6 +29,8 @@ pub(super) const HELD_MAX: usize = 64;
 pub(super) struct Taking<'a> {
     pub(super) effects: Effects<'a>,
     pub(super) timeout: Duration,
+    /// The settings of the type's limits, if the process has used any.
+    rules: Option<Arc<Rules>>,
     /// Until when tenants are charged for the jobs.
     pub(super) charged_ms: Option<i64>,
     pub(super) jobs: Vec<Accepted>,
@@ -62,17 +65,19 @@ impl Jobs {
             }
             Ok(None)
         };
-        let (heads, other, (timeout, sharing), first) = try_join4(
+        let (heads, other, (timeout, sharing), first, rules) = try_join5(
             self.heads(tx, &normal),
             self.other_class(tx, claim),
             self.claimed_type_in(tx, &claim.ty),
             first,
+            self.expected_rules(tx, &claim.ty),
         )
         .await?;
         let charged_ms = claim.op.now_ms.saturating_add(START_MS);
         let mut taking = Taking {
             effects: self.effects(tx, claim.op.now_ms).await?,
             timeout,
+            rules,
             charged_ms: (sharing != Sharing::Off).then_some(charged_ms),
             jobs: Vec::new(),
             held: 0,
@@ -197,11 +202,13 @@ impl Jobs {
             effects,
             jobs,
             timeout,
+            rules,
             ..
         } = taking;
         let limited = pending.iter().map(|(_, header, _)| header);
         let limited: Vec<_> = limited.filter(|header| header.is_limited()).collect();
-        let mut supplies = (self.supplies(tx, &claim.op, &claim.ty, limited.into_iter())).await?;
+        let mut supplies =
+            (self.supplies(tx, &claim.op, &claim.ty, limited.into_iter(), rules.clone())).await?;
         let (locks, mut held, mut waiting) = (claim.locks(), 0, Vec::new());
         for (candidate, pending, data) in pending {
             let Some(lock) = locks.get(jobs.len()) else {
@@ -251,7 +258,7 @@ impl Jobs {
         candidates: Vec<Candidate>,
     ) -> Result<Vec<(Candidate, Arc<Header>, Vec<u8>)>> {
         let ty = &claim.ty;
-        let headers = try_join_all((candidates.iter()).map(|c| self.try_header(tx, ty, &c.id)));
+        let headers = read_all((candidates.iter()).map(|c| self.try_header(tx, ty, &c.id)));
         let headers = headers.await?;
         let mut found = Vec::new();
         for (candidate, header) in candidates.into_iter().zip(headers) {
@@ -295,7 +302,7 @@ impl Jobs {
         }
         let data =
             (fitting.iter()).map(|(c, header, _)| self.try_blob(tx, ty, &c.id, &header.data));
-        let data = try_join_all(data).await?;
+        let data = read_all(data).await?;
         let whole = fitting.into_iter().zip(data);
         let whole = whole.filter_map(|((candidate, header, key), data)| match data {
             Ok(data) => Some((candidate, header, data)),

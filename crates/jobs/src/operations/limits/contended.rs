@@ -10,13 +10,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use store::{RangeOptions, Transaction};
 
 use crate::model::limits::{Rule, Rules, Slot, Taken};
 use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
-use crate::{Error, JobType, Jobs, Op, Result};
+use crate::{Error, Job, JobType, Jobs, Op, Result};
 
 /// A slot that is not in use any more.
 #[derive(Debug)]
@@ -94,7 +94,8 @@ impl Jobs {
         while !effects.limits.is_settled() {
             let waits = std::mem::take(&mut effects.limits.waits);
             let freed = std::mem::take(&mut effects.limits.freed);
-            self.read_limits(&mut effects.limits, tx, &waits, &freed)
+            let ends = freed.iter().map(|freed| (&freed.ty, &freed.slot.0));
+            self.read_limits(&mut effects.limits, tx, &waits, ends.collect())
                 .await?;
             for named in waits {
                 self.known_limits().wait(&named.0);
@@ -114,46 +115,71 @@ impl Jobs {
         Ok(())
     }
 
+    /// What a transaction that ends these runs is going to ask. It is read with the jobs, because one read after another is
+    /// what transactions on a slow store have no time for.
+    pub(crate) async fn expected_ends(
+        &self,
+        tx: &Transaction,
+        jobs: impl Iterator<Item = &Job>,
+    ) -> Result<Contended> {
+        let freed = jobs.flat_map(|job| {
+            let limits = job.run.limits.get();
+            let names = limits
+                .into_iter()
+                .flat_map(|limits| [&limits.key, &limits.pool]);
+            names.flatten().map(|name| (&job.ty, &name.0))
+        });
+        let (freed, mut known) = (freed.collect::<Vec<_>>(), Contended::default());
+        if !freed.is_empty() {
+            let waits = BTreeSet::new();
+            Box::pin(self.read_limits(&mut known, tx, &waits, freed)).await?;
+        }
+        Ok(known)
+    }
+
     /// Reads what is not known yet.
     async fn read_limits(
         &self,
         known: &mut Contended,
         tx: &Transaction,
         waits: &BTreeSet<Named>,
-        freed: &[Freed],
+        freed: Vec<(&JobType, &Bytes)>,
     ) -> Result<()> {
-        for Freed { ty, .. } in freed {
-            if !known.rules.contains_key(ty) {
-                let rules = self.limit_rules(tx, ty).await?;
-                known.rules.insert(ty.clone(), rules);
-            }
-        }
-        let freed = (freed.iter()).map(|freed| (&freed.ty, &freed.slot.0));
-        let waits = waits.iter().map(|(ty, limit)| (ty, limit));
-        let mut all: Vec<(&JobType, &Bytes)> = waits.chain(freed).collect();
+        let types: BTreeSet<&JobType> = freed.iter().map(|(ty, _)| *ty).collect();
+        let new = (types.into_iter()).filter(|ty| !known.rules.contains_key(*ty));
+        let rules = try_join_all(new.map(|ty| async move {
+            Ok::<_, Error>((ty.clone(), self.limit_rules(tx, ty).await?))
+        }));
+        let mut all = freed;
+        all.extend(waits.iter().map(|(ty, limit)| (ty, limit)));
         all.sort_unstable();
         all.dedup();
-        let mut limits: Vec<Named> = Vec::new();
-        for of_type in all.chunk_by(|(ty, _), (other, _)| ty == other) {
-            let (ty, quiet) = (of_type[0].0, &mut known.quiet);
-            if quiet.contains(ty) || of_type.len() > 1 && self.is_quiet(tx, ty, quiet).await? {
-                continue;
+        let quiet = &mut known.quiet;
+        let waited = &known.waited;
+        let waited = async {
+            let mut limits: Vec<Named> = Vec::new();
+            for of_type in all.chunk_by(|(ty, _), (other, _)| ty == other) {
+                let ty = of_type[0].0;
+                if quiet.contains(ty) || of_type.len() > 1 && self.is_quiet(tx, ty, quiet).await? {
+                    continue;
+                }
+                let named = (of_type.iter()).map(|(_, limit)| (ty.clone(), (*limit).clone()));
+                limits.extend(named.filter(|named| !waited.contains_key(named)));
             }
-            let named = of_type
-                .iter()
-                .map(|(_, limit)| (ty.clone(), (*limit).clone()));
-            limits.extend(named.filter(|named| !known.waited.contains_key(named)));
-        }
-        let read = limits.into_iter().map(|named| async move {
-            let key = self.keys().waited(&named.0, &named.1);
-            let row = if self.planted().is(Bug::HandOverLost) {
-                tx.snapshot().get(&key).await?
-            } else {
-                tx.get(&key).await?
-            };
-            Ok::<_, Error>((named, row.is_some()))
-        });
-        known.waited.extend(try_join_all(read).await?);
+            try_join_all(limits.into_iter().map(|named| async move {
+                let key = self.keys().waited(&named.0, &named.1);
+                let row = if self.planted().is(Bug::HandOverLost) {
+                    tx.snapshot().get(&key).await?
+                } else {
+                    tx.get(&key).await?
+                };
+                Ok::<_, Error>((named, row.is_some()))
+            }))
+            .await
+        };
+        let (rules, waited) = try_join(rules, waited).await?;
+        known.rules.extend(rules);
+        known.waited.extend(waited);
         Ok(())
     }
 
@@ -187,7 +213,11 @@ impl Jobs {
             freed.into_iter().partition(|freed| known.ends_there(freed));
         plain.sort_unstable_by(|a, b| (&a.ty, &a.slot).cmp(&(&b.ty, &b.slot)));
         for of_limit in plain.chunk_by(|a, b| a.ty == b.ty && a.slot.0 == b.slot.0) {
-            let (ty, limit) = (&of_limit[0].ty, &of_limit[0].slot.0);
+            let (ty, (limit, first)) = (&of_limit[0].ty, &of_limit[0].slot);
+            if of_limit.len() == 1 && known.rules(ty).of(limit).limit.max == 1 {
+                tx.clear(&self.keys().slot(ty, limit, *first));
+                continue;
+            }
             let numbers = of_limit.iter().map(|freed| freed.slot.1);
             for run in runs(numbers.clone().collect()) {
                 if run.len() >= RUN {

@@ -40,6 +40,12 @@ impl KnownLimits {
         rules
     }
 
+    /// Whether jobs of the type have limits.
+    pub(crate) fn are_used(&self, ty: &JobType) -> bool {
+        let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        known.contains_key(ty)
+    }
+
     /// A job of the type waits for a limit.
     pub(crate) fn wait(&self, ty: &JobType) {
         let mut waited = self.waited.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,18 +5,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use store::{KeyRange, RangeOptions, Transaction};
+use store::{KeyRange, RangeOptions, Transaction, read_all};
 
 use super::changed::STALE_MS;
 use super::contended::{Freed, RUN, runs};
 use super::{GRANTS, booked, usable};
 use crate::model::header::{Header, Place};
 use crate::model::keys::Keys;
-use crate::model::limits::{Rule, Slot, Taken, Which};
+use crate::model::limits::{Rule, Rules, Slot, Taken, Which};
 use crate::model::machine::{Event, Slots, Wait};
 use crate::operations::effects::Effects;
 use crate::testing::planted::{Bug, Planted};
@@ -131,47 +131,60 @@ impl Supplies {
 }
 
 impl Jobs {
-    /// Slots for these jobs, as far as there are any.
+    /// Slots for these jobs, as far as there are any, by these settings or those that it reads.
     pub(crate) async fn supplies(
         &self,
         tx: &Transaction,
         op: &Op,
         ty: &JobType,
         jobs: impl Iterator<Item = &Arc<Header>>,
+        expected: Option<Arc<Rules>>,
     ) -> Result<Supplies> {
         // How many slots, and whether jobs have some already.
-        let mut wanted: BTreeMap<Bytes, (usize, bool)> = BTreeMap::new();
+        let mut wanted: BTreeMap<&Bytes, (usize, bool)> = BTreeMap::new();
         for header in jobs {
             for limit in Which::ALL
                 .into_iter()
                 .filter_map(|which| header.limit(which))
             {
                 let has = header.taken().iter().any(|(name, _)| name == limit);
-                let (wanted, had) = wanted.entry(limit.clone()).or_default();
+                let (wanted, had) = wanted.entry(limit).or_default();
                 *wanted += usize::from(!has);
                 *had |= has;
             }
         }
         let mut by_limit = BTreeMap::new();
         if !wanted.is_empty() {
-            let rules = self.limit_rules(tx, ty).await?;
-            let read = wanted.into_iter().map(|(limit, (wanted, had))| {
-                let rule = rules.of(&limit);
-                async move {
-                    let free = if wanted > 0 && rule.is_lock() {
-                        self.free_lock(tx, ty, &limit).await?
-                    } else {
-                        Box::pin(self.free_slots(tx, op, ty, &limit, rule, wanted)).await?
-                    };
+            let rules = match expected {
+                Some(rules) => {
+                    self.rely_on_rules(tx, ty);
+                    rules
+                }
+                None => self.limit_rules(tx, ty).await?,
+            };
+            let (locks, others) = (wanted.into_iter())
+                .map(|(limit, wanted)| (limit, wanted, rules.of(limit)))
+                .partition::<Vec<_>, _>(|(_, (wanted, _), rule)| *wanted > 0 && rule.is_lock());
+            let locks = locks.into_iter().map(|(limit, _, rule)| async move {
+                let free = self.is_lock_free(tx, ty, limit).await?;
+                let free = free.then_some((0, 0)).into_iter().collect();
+                let excess = 0;
+                Ok::<_, Error>((limit.clone(), Supply { rule, free, excess }))
+            });
+            let others = others
+                .into_iter()
+                .map(|(limit, (wanted, had), rule)| async move {
+                    let free = self.free_slots(tx, op, ty, limit, rule, wanted).await?;
                     let excess = if had && rule.over > rule.limit.max {
-                        Box::pin(self.excess(tx, ty, &limit, rule)).await?
+                        self.excess(tx, ty, limit, rule).await?
                     } else {
                         0
                     };
-                    Ok::<_, Error>((limit, Supply { rule, free, excess }))
-                }
-            });
-            by_limit = try_join_all(read).await?.into_iter().collect();
+                    Ok::<_, Error>((limit.clone(), Supply { rule, free, excess }))
+                });
+            let read = try_join(read_all(locks), try_join_all(others));
+            let (locks, others) = Box::pin(read).await?;
+            by_limit = locks.into_iter().chain(others).collect();
         }
         Ok(Supplies {
             now_ms: op.now_ms,
@@ -243,13 +256,8 @@ impl Jobs {
         Ok(usable(&rows, rule, wanted, op.now_ms))
     }
 
-    /// The slot of a limit that has one, if it is free.
-    async fn free_lock(
-        &self,
-        tx: &Transaction,
-        ty: &JobType,
-        limit: &Bytes,
-    ) -> Result<VecDeque<(u32, i64)>> {
+    /// Whether the slot of a limit that has only one is free.
+    async fn is_lock_free(&self, tx: &Transaction, ty: &JobType, limit: &Bytes) -> Result<bool> {
         let key = self.keys().slot(ty, limit, 0);
         let row = tx
             .snapshot()
@@ -263,7 +271,7 @@ impl Jobs {
         if !blind && (is_free || !self.is_waited_for(tx, ty, limit).await?) {
             tx.add_read_conflict_range(KeyRange::key(&key));
         }
-        Ok(is_free.then_some((0, 0)).into_iter().collect())
+        Ok(is_free)
     }
 
     /// Those of neighbouring slots that are free, and stay so until this transaction takes them. A slot that was freed after

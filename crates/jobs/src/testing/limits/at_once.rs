@@ -17,7 +17,7 @@ async fn claims_at_once_take_different_slots() {
     let take = |tx: Transaction| async move {
         let header = jobs.header(&tx, ty, &job_id("job")).await?;
         let headers = vec![header.unwrap(); 30];
-        let mut supplies = jobs.supplies(&tx, op, ty, headers.iter()).await?;
+        let mut supplies = jobs.supplies(&tx, op, ty, headers.iter(), None).await?;
         let taken = headers.iter().flat_map(|header| {
             let Admission::Start(slots) = supplies.admit(header) else {
                 panic!("there is no slot")
