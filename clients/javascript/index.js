@@ -213,7 +213,7 @@ export class Client {
 
   /** The present states of jobs, then each change, until all are finished, dead or removed. */
   async *follow(type, ids, { signal } = {}) {
-    const response = await this.#request("GET", path([type, "_feed"], { ids }), { signal });
+    const response = await this.#request("GET", path([type, "_feed"], { ids }), { signal, stream: true });
     if (!response.ok) await read(response);
     const [reader, decoder] = [response.body.getReader(), new TextDecoder()];
     let text = "";

@@ -1,39 +1,111 @@
-// The client in Node, where `node:http` needs a third of the time of `fetch`.
-import http from "node:http";
-import https from "node:https";
+// The client in Node. It writes requests to sockets itself, because `node:http` needs three times as long for one, and `fetch` more.
+import { validateHeaderValue } from "node:http";
+import net from "node:net";
 import { hostname } from "node:os";
-import { Readable } from "node:stream";
+import tls from "node:tls";
 import { Client as AnyClient, Worker as AnyWorker } from "./index.js";
 
 export * from "./index.js";
 
-const [plain, tls] = [http, https].map(({ request, Agent }) => ({ request, agent: new Agent({ keepAlive: true }) }));
+/** Open connections without a request, by origin. */
+const idle = new Map();
 
-// In less time than the iterators of `node:stream/consumers` take.
-const textOf = (response) =>
-  new Promise((resolve, reject) => {
-    let text = "";
-    response.setEncoding("utf8");
-    response.on("data", (piece) => (text += piece)).on("end", () => resolve(text)).on("error", reject);
-  });
+/** A connection, for one request at a time. */
+class Connection {
+  // What has arrived and is not read yet, a character for each byte.
+  #text = "";
+  #open; #socket; #response; #answer;
 
-/** What the client needs of `fetch`. */
-function fetch(url, { method, headers, body, signal }) {
-  const { request, agent } = url.startsWith("https:") ? tls : plain;
-  return new Promise((resolve, reject) => {
-    const sending = request(url, { method, headers, signal, agent }, (response) => {
-      resolve({
-        ok: response.statusCode < 400,
-        status: response.statusCode,
-        headers: { get: (name) => response.headers[name] ?? null },
-        text: () => textOf(response),
-        get body() {
-          return Readable.toWeb(response);
-        },
-      });
+  constructor({ origin, protocol, hostname: name, port }) {
+    const [host, isTls] = [name.replace(/^\[|\]$/g, ""), protocol === "https:"];
+    const place = { host, port: port || (isTls ? 443 : 80), servername: net.isIP(host) ? "" : host };
+    if (!idle.has(origin)) idle.set(origin, []);
+    this.#open = idle.get(origin);
+    this.#socket = (isTls ? tls : net).connect(place).setNoDelay().setEncoding("latin1");
+    this.#socket.on("data", (piece) => this.#read(piece)).on("error", (error) => this.close(error));
+    this.#socket.on("close", () => {
+      // The end of a response that names no length.
+      if (this.#answer && this.#response?.length === Infinity) this.#respond(this.#text);
+      this.close(new Error("the connection was closed"));
     });
-    sending.on("error", reject).end(body);
-  });
+  }
+
+  exchange(request) {
+    return new Promise((resolve, reject) => {
+      this.#answer = { resolve, reject };
+      this.#socket.ref().write(request);
+    });
+  }
+
+  close(error) {
+    this.#answer?.reject(error);
+    this.#answer = undefined;
+    this.#socket.destroy();
+    if (this.#open.includes(this)) this.#open.splice(this.#open.indexOf(this), 1);
+  }
+
+  #read(piece) {
+    // Such as the notice of a server that closes the connection.
+    if (!this.#answer) return this.close();
+    this.#text += piece;
+    while (!this.#response) {
+      const end = this.#text.indexOf("\r\n\r\n");
+      if (end < 0) return;
+      const [first, ...lines] = this.#text.slice(0, end).split("\r\n");
+      if (!first.startsWith("HTTP/1.")) return this.close(new Error("the answer is not HTTP"));
+      this.#text = this.#text.slice(end + 4);
+      const [status, headers] = [Number(first.split(" ")[1]), new Map()];
+      for (const line of lines) headers.set(line.split(":", 1)[0].toLowerCase(), line.slice(line.indexOf(":") + 1).trim());
+      const length = [204, 304].includes(status) ? 0 : Number(headers.get("content-length") ?? Infinity);
+      // Interim responses come before the one that counts.
+      if (!(status < 200)) this.#response = { status, headers, length, body: "" };
+    }
+    const { headers, length } = this.#response;
+    if (headers.get("transfer-encoding") === "chunked") this.#readChunks();
+    else if (this.#text.length >= length) this.#respond(this.#text.slice(0, length), this.#text.length > length);
+  }
+
+  #readChunks() {
+    for (;;) {
+      const size = Number.parseInt(this.#text, 16);
+      const from = this.#text.indexOf(size === 0 ? "\r\n\r\n" : "\r\n") + 2;
+      if (from === 1 || this.#text.length < from + size + 2) return;
+      this.#response.body += this.#text.slice(from, from + size);
+      this.#text = this.#text.slice(from + size + 2);
+      if (!(size > 0)) return this.#respond(this.#response.body, this.#text !== "" || size !== 0);
+    }
+  }
+
+  #respond(bytes, isBroken) {
+    const [{ status, headers }, { resolve }] = [this.#response, this.#answer];
+    [this.#text, this.#response, this.#answer] = ["", undefined, undefined];
+    if (isBroken || headers.get("connection") === "close") this.close();
+    else if (!this.#socket.destroyed) {
+      // A connection without a request does not keep the process from ending.
+      this.#socket.unref();
+      this.#open.push(this);
+    }
+    resolve({ ok: status < 400, status, headers, text: () => Buffer.from(bytes, "latin1").toString() });
+  }
+}
+
+/** What the client needs of `fetch`. A response without an end is that of `fetch` itself. */
+async function fetch(url, { method, headers, body = "", signal, stream }) {
+  if (stream) return globalThis.fetch(url, { method, headers, signal });
+  const [, origin, host, path] = /^(https?:..([^/]*))(.*)/.exec(url);
+  let head = `${method} ${path} HTTP/1.1\r\nHost: ${host}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n`;
+  for (const [name, value] of Object.entries(headers)) {
+    validateHeaderValue(name, value);
+    head += `${name}: ${value}\r\n`;
+  }
+  const connection = idle.get(origin)?.pop() ?? new Connection(new URL(url));
+  const abort = () => connection.close(signal.reason);
+  signal.addEventListener("abort", abort);
+  try {
+    return await connection.exchange(`${head}\r\n${body}`);
+  } finally {
+    signal.removeEventListener("abort", abort);
+  }
 }
 
 export class Client extends AnyClient {
