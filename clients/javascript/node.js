@@ -1,4 +1,4 @@
-// The client in Node. It writes requests to sockets itself, because `node:http` needs three times as long for one, and `fetch` more.
+// The client in Node. It writes requests to sockets itself: `node:http` takes three times as long for one, and `fetch` longer still.
 import { validateHeaderValue } from "node:http";
 import net from "node:net";
 import { hostname } from "node:os";
@@ -45,7 +45,7 @@ class Connection {
   }
 
   #read(piece) {
-    // Such as the notice of a server that closes the connection.
+    // Not asked for: a server may say 408 before it closes an idle connection.
     if (!this.#answer) return this.close();
     this.#text += piece;
     while (!this.#response) {
@@ -89,7 +89,7 @@ class Connection {
   }
 }
 
-/** What the client needs of `fetch`. A response without an end is that of `fetch` itself. */
+/** What the client needs of `fetch`. Feeds, whose responses have no end, use `fetch` itself. */
 async function fetch(url, { method, headers, body = "", signal, stream }) {
   if (stream) return globalThis.fetch(url, { method, headers, signal });
   const [, origin, host, path] = /^(https?:..([^/]*))(.*)/.exec(url);
