@@ -21,7 +21,7 @@ class Connection {
     const place = { host, port: port || (isTls ? 443 : 80), servername: net.isIP(host) ? "" : host };
     if (!idle.has(origin)) idle.set(origin, []);
     this.#open = idle.get(origin);
-    this.#socket = (isTls ? tls : net).connect(place).setNoDelay().setEncoding("latin1");
+    this.#socket = (isTls ? tls : net).connect(place).setNoDelay().setKeepAlive(true, 1_000).setEncoding("latin1");
     this.#socket.on("data", (piece) => this.#read(piece)).on("error", (error) => this.close(error));
     this.#socket.on("close", () => {
       // The end of a response that names no length.
@@ -52,16 +52,16 @@ class Connection {
       const end = this.#text.indexOf("\r\n\r\n");
       if (end < 0) return;
       const [first, ...lines] = this.#text.slice(0, end).split("\r\n");
-      if (!first.startsWith("HTTP/1.")) return this.close(new Error("the answer is not HTTP"));
+      if (!/^HTTP\/1\.\d \d{3}/.test(first)) return this.close(new Error("the answer is not HTTP"));
       this.#text = this.#text.slice(end + 4);
-      const [status, headers] = [Number(first.split(" ")[1]), new Map()];
+      const [status, headers] = [Number(first.slice(9, 12)), new Map()];
       for (const line of lines) headers.set(line.split(":", 1)[0].toLowerCase(), line.slice(line.indexOf(":") + 1).trim());
       const length = [204, 304].includes(status) ? 0 : Number(headers.get("content-length") ?? Infinity);
       // Interim responses come before the one that counts.
-      if (!(status < 200)) this.#response = { status, headers, length, body: "" };
+      if (status >= 200) this.#response = { status, headers, length, body: "" };
     }
     const { headers, length } = this.#response;
-    if (headers.get("transfer-encoding") === "chunked") this.#readChunks();
+    if (/^chunked$/i.test(headers.get("transfer-encoding"))) this.#readChunks();
     else if (this.#text.length >= length) this.#respond(this.#text.slice(0, length), this.#text.length > length);
   }
 
@@ -79,7 +79,7 @@ class Connection {
   #respond(bytes, isBroken) {
     const [{ status, headers }, { resolve }] = [this.#response, this.#answer];
     [this.#text, this.#response, this.#answer] = ["", undefined, undefined];
-    if (isBroken || headers.get("connection") === "close") this.close();
+    if (isBroken || /^close$/i.test(headers.get("connection"))) this.close();
     else if (!this.#socket.destroyed) {
       // A connection without a request does not keep the process from ending.
       this.#socket.unref();

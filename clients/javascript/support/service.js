@@ -1,5 +1,6 @@
 // The real service: the program that DAVENPORT names.
 import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtemp, open, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -24,7 +25,7 @@ export class Service {
     const service = new Service();
     service.directory = await mkdtemp(join(tmpdir(), "davenport-"));
     const free = createServer().listen(0, "127.0.0.1");
-    await new Promise((resolve) => free.once("listening", resolve));
+    await once(free, "listening");
     service.base = `http://127.0.0.1:${free.address().port}`;
     service.url = service.base.replace("//", "//root:s3cret@");
     await new Promise((resolve) => free.close(resolve));

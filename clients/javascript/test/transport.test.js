@@ -1,6 +1,7 @@
 // What Node's client reads and writes itself, against servers that answer as they are told.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { once } from "node:events";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import net from "node:net";
 import { tmpdir } from "node:os";
@@ -15,6 +16,9 @@ const body = JSON.stringify({ id: "ü€😀", state: "pending" });
 const size = Buffer.byteLength(body);
 const whole = `HTTP/1.1 200 OK\r\nContent-Length: ${size}\r\n\r\n${body}`;
 
+// Not `once`, which rejects if the connection breaks.
+const closed = (socket) => socket.destroyed || new Promise((resolve) => socket.once("close", resolve));
+
 /** A server whose connections are given to `answer`, each request as it has come. */
 async function serving(t, answer) {
   const server = net.createServer((socket) => {
@@ -23,7 +27,7 @@ async function serving(t, answer) {
   });
   server.connections = [];
   server.listen(0, "127.0.0.1");
-  await new Promise((resolve) => server.once("listening", resolve));
+  await once(server, "listening");
   t.after(() => {
     server.close();
     for (const socket of server.connections) socket.destroy();
@@ -40,6 +44,7 @@ const responses = {
     // A cut within a character.
     Buffer.from(`HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n${chunked(bytes.subarray(0, 9), bytes.subarray(9))}0\r\na: b\r\n\r\n`, "latin1"),
   ],
+  "in Chunks": [Buffer.from(`HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n${chunked(bytes)}0\r\n\r\n`, "latin1")],
   "until the end of the connection": [`HTTP/1.1 200 OK\r\n\r\n${body}`, true],
 };
 
@@ -68,6 +73,7 @@ test("a connection serves one request after another", async (t) => {
 test("a connection that the server ends is not used again", async (t) => {
   const endings = [
     (socket) => socket.write(whole.replace("Content-Length", "connection: close\r\ncontent-length")),
+    (socket) => socket.write(whole.replace("Content-Length", "Connection: Close\r\nContent-Length")),
     (socket) => socket.end(whole),
     // It has waited for too long.
     (socket) => {
@@ -80,8 +86,7 @@ test("a connection that the server ends is not used again", async (t) => {
     const [client, server] = await serving(t, end);
     for (const nth of [1, 2]) {
       assert.equal((await client.get("t", "a")).state, "pending");
-      const socket = server.connections.at(-1);
-      if (!socket.destroyed) await new Promise((resolve) => socket.once("close", resolve));
+      await closed(server.connections.at(-1));
       assert.equal(server.connections.length, nth);
     }
   }
@@ -91,6 +96,7 @@ test("a response that ends early is an error, and so is one that is no HTTP", as
   const refusals = [
     [whole.slice(0, -1), /cannot reach .* the connection was closed/],
     ["nonsense\r\n\r\n", /cannot reach .* the answer is not HTTP/],
+    [whole.replace("200", "OK"), /cannot reach .* the answer is not HTTP/],
     ["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n\r\n", /unexpected_response/],
   ];
   for (const [response, refusal] of refusals) {
@@ -103,8 +109,7 @@ test("a request that is aborted ends its connection", async (t) => {
   const abort = new AbortController();
   const [client, server] = await serving(t, () => abort.abort(new Error("enough")));
   await assert.rejects(client.get("t", "a", { signal: abort.signal }), /enough/);
-  const [socket] = server.connections;
-  if (!socket.destroyed) await new Promise((resolve) => socket.once("close", resolve));
+  await closed(server.connections[0]);
 });
 
 test("headers cannot be smuggled into a request", async (t) => {
@@ -121,7 +126,7 @@ test("servers with TLS have to be who they say they are, and an idle connection 
   await run("openssl", ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", cert, ...subject]);
   const server = tls.createServer({ key: await readFile(key), cert: await readFile(cert) }, (socket) => socket.on("data", () => socket.write(whole)));
   server.on("tlsClientError", () => {}).listen(0);
-  await new Promise((resolve) => server.once("listening", resolve));
+  await once(server, "listening");
   t.after(() => server.close());
   const source = `
     import { Client } from "davenport-jobs";
