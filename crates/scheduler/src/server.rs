@@ -5,7 +5,6 @@
 //! jobs are waiting, it may then claim some more than `max_jobs`; the next cycle trims again, so all of them get to run.
 //! One-shot jobs are never stopped for others.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,28 +12,30 @@ use std::time::Duration;
 
 use couch::Network;
 use futures::future::{BoxFuture, OptionFuture};
-use jobs::{Accepted, AcceptorHandle, Holder, Job, LimitName, Limits, State, Tenant};
-use store::{Call, RangeOptions};
+use jobs::{Accepted, AcceptorHandle, Holder, Job, Limits, State, Tenant};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::data::{Census, JobData, counted, waiting};
-use crate::fault::ServiceError;
 use crate::history::Copied;
 use crate::idle::Sources;
-use crate::keys;
 use crate::limits::keep_limits;
 use crate::metrics;
 use crate::outcome::Outcome;
 use crate::permits::Permits;
 use crate::quarantine::Quarantine;
 use crate::run::{Runner, STUCK, Stops, watched};
-use crate::service::{Replications, Scanned};
+use crate::service::Replications;
 use crate::starts::Starts;
-use crate::testing::{self, Bug};
+use crate::testing;
 use replication::engine::Budget;
+
+mod stopping;
+mod tidy;
+
+use tidy::{keep_history, tidy};
 
 /// Jobs per claim.
 const ACCEPT_MAX: usize = 64;
@@ -42,13 +43,6 @@ const ACCEPT_MAX: usize = 64;
 const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 /// Time limit for stopping; runs stop within half of it.
 const STOP_MAX: Duration = Duration::from_secs(10);
-/// Between two rounds of background work.
-const TIDY_PAUSE: Duration = Duration::from_secs(5);
-/// Limits per transaction that looks for jobs waiting for them.
-const LIMITS_MAX: usize = 500;
-/// Expired results per transaction.
-const EXPIRED: usize = 50;
-
 /// Arguments of [`Server::new`] besides the service.
 pub struct ServerSetup {
     /// The node's name, as users see it.
@@ -330,64 +324,6 @@ impl Server {
         self.churn = 0;
     }
 
-    /// Stops continuous jobs, at most `surplus`, and none before `min_run_time`: those of the tenant that has used most of its
-    /// share first, and of these the ones that have run longest.
-    async fn trim(&self, surplus: usize, min_run_time: Duration) -> usize {
-        let mut workers: Vec<&Worker> = (self.workers.values())
-            .filter(|worker| worker.may_stop(min_run_time))
-            .collect();
-        if surplus == 0 || workers.is_empty() {
-            return 0;
-        }
-        let tenants = workers.iter().map(|worker| worker.tenant.clone());
-        let used = (self.runner.replications).used(tenants.collect()).await;
-        let used = used.unwrap_or_else(|error| {
-            tracing::warn!(error = %wire::chain(&error), "cannot see what tenants have used");
-            HashMap::new()
-        });
-        workers.sort_by_key(|worker| {
-            let used = used.get(&worker.tenant).copied().unwrap_or_default();
-            (Reverse(used), worker.since, &worker.job.id)
-        });
-        let victims = workers.into_iter().take(surplus);
-        victims.filter(|worker| worker.stop()).count()
-    }
-
-    /// Stops continuous jobs whose target or server others wait for: of each limit the one that has run longest, if it has
-    /// run for `min_run_time`.
-    async fn yield_limits(&self, min_run_time: Duration) -> jobs::Result<usize> {
-        let replications = &self.runner.replications;
-        let options = replications.options();
-        let mut longest: HashMap<&LimitName, &Worker> = HashMap::new();
-        let workers = (self.workers.values())
-            .filter(|worker| worker.may_stop(min_run_time) && options.restricts(&worker.limits));
-        for worker in workers {
-            let Limits { key, pool } = &worker.limits;
-            for limit in [key, pool].into_iter().flatten() {
-                let first = longest.entry(limit).or_insert(worker);
-                if worker.since < first.since {
-                    *first = worker;
-                }
-            }
-        }
-        let names: Vec<LimitName> = longest.keys().map(|name| (*name).clone()).collect();
-        let mut stopped = 0;
-        for names in names.chunks(LIMITS_MAX) {
-            let waits = (replications.0.jobs)
-                .limits_waited_for(&replications.0.ty, names)
-                .await?;
-            let waited_for = names.iter().zip(waits).filter(|(_, waits)| *waits);
-            stopped += waited_for.filter(|(name, _)| longest[name].stop()).count();
-        }
-        Ok(stopped)
-    }
-
-    /// With `max_jobs` 0, a node also gives back its idle jobs.
-    fn trim_parked(&self) -> usize {
-        let parked = (self.workers.values()).filter(|worker| worker.stops.shown.is_parked());
-        parked.filter(|worker| worker.stop()).count()
-    }
-
     /// Jobs that are due, counted up to `limit`.
     async fn waiting(&self, limit: usize) -> jobs::Result<usize> {
         let replications = &self.runner.replications.0;
@@ -425,74 +361,6 @@ impl Server {
         self.continuous = 0;
         self.runner.sources.close().await;
         self.show_load();
-    }
-}
-
-/// Keeps a row for every minute.
-async fn keep_history(runner: Arc<Runner>) {
-    loop {
-        sleep(Duration::from_mins(1)).await;
-        let (replications, node) = (&runner.replications, runner.node.to_string());
-        if let Err(error) = replications.keep_minute(&node, &runner.copied).await {
-            tracing::warn!(error = %wire::chain(&error), "keep the history");
-        }
-        if let Err(error) = replications.count_remotes().await {
-            tracing::warn!(error = %wire::chain(&error), "cannot count the runs of remotes");
-        }
-    }
-}
-
-/// Background work that any node does: removes expired results of transient jobs, and scans databases.
-async fn tidy(replications: Replications) {
-    loop {
-        let done = async {
-            let expired = replications.forget_transient().await?;
-            let scanned = replications.work_a_little().await?;
-            Ok::<_, ServiceError>(expired == 0 && scanned == Scanned::Nothing)
-        };
-        match done.await {
-            Ok(false) => {}
-            Ok(true) if testing::has(Bug::BusyTidying) => sleep(Duration::from_millis(200)).await,
-            Ok(true) => sleep(TIDY_PAUSE / 2 + replications.entropy().up_to(TIDY_PAUSE)).await,
-            Err(error) => {
-                tracing::warn!(error = %wire::chain(&error), "background work failed");
-                sleep(TIDY_PAUSE).await;
-            }
-        }
-    }
-}
-
-impl Replications {
-    /// Removes some transient jobs whose results have expired, oldest first, and returns how many.
-    pub async fn forget_transient(&self) -> Result<usize, ServiceError> {
-        let age_s = self.options().transient_job_max_age_sec;
-        let age_ms = i64::try_from(age_s.saturating_mul(1000)).unwrap_or(i64::MAX);
-        let op = self.0.jobs.op();
-        let results = &keys::results(op.now_ms.saturating_sub(age_ms));
-        (self.0.jobs.store())
-            .transact(Call::batch("forget_transient"), |tx| async move {
-                let rows = (tx.snapshot()).get_range(results.clone(), RangeOptions::limit(EXPIRED));
-                let rows = rows.collect().await?;
-                for row in &rows {
-                    let (at_ms, job) = keys::ended(&row.key)?;
-                    match self.0.jobs.info_in(&tx, &self.0.ty, &job).await? {
-                        Some(info) if info.finished_ms == Some(at_ms) => {
-                            self.drop_job_in(&tx, &op, &job).await?;
-                        }
-                        // It was restarted.
-                        Some(_) => {}
-                        // The queue has removed it, because no node did this for long.
-                        None => {
-                            let id = String::from_utf8_lossy(&row.value);
-                            let id = Some(&*id).filter(|id| !id.is_empty());
-                            self.drop_rows_in(&tx, &op, &job, id).await?;
-                        }
-                    }
-                    tx.clear(&row.key);
-                }
-                Ok::<_, ServiceError>(rows.len())
-            })
-            .await
     }
 }
 

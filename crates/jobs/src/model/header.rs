@@ -1,5 +1,7 @@
 //! The header of a job: everything about it except large data.
 
+mod attempt;
+mod blob;
 mod rare;
 
 use std::num::NonZeroU8;
@@ -8,26 +10,19 @@ use bytes::Bytes;
 
 use crate::model::class::tag;
 use crate::model::codec::{Reader, Writer};
-use crate::model::ids::check;
 use crate::model::limits::{Taken, Which};
-use crate::{Class, Error, Holder, JobLock, Lane, Result};
+use crate::{Class, Error, JobLock, Lane, Result};
 
+pub(crate) use attempt::shorten;
+pub use attempt::{Attempt, End, Outcome, REASON_BYTES_MAX};
+pub use blob::DATA_BYTES_MAX;
+pub(crate) use blob::{Blob, INLINE_BYTES_MAX, check_data};
 pub(crate) use rare::{Rare, field};
 
-/// Maximum bytes of a job's data.
-pub const DATA_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Maximum bytes of the stored reason of an attempt's end; longer ones are cut.
-pub const REASON_BYTES_MAX: usize = 300;
-/// Data up to this size is stored in the header itself, which saves most jobs a row.
-pub(crate) const INLINE_BYTES_MAX: usize = 512;
 /// Maximum creators' operation ids that a header stores.
 const OPS_MAX: usize = 4;
 /// The format byte of headers. 1 and 2 were headers without and with a lane, before fields had numbers.
 const FORMAT: u8 = 3;
-/// The format byte of attempts.
-const ATTEMPT_FORMAT: u8 = 1;
-/// The position of the label in the number that holds it and the slot.
-const LABEL_SHIFT: u32 = 32;
 
 /// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,61 +45,6 @@ impl State {
     pub fn is_over(self) -> bool {
         matches!(self, Self::Finished | Self::Dead)
     }
-}
-
-/// How an attempt ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Outcome {
-    /// Its holder finished it.
-    Done,
-    /// Its holder gave up on it.
-    Failed,
-    /// Its holder put it back to run again.
-    Again,
-    /// Its holder went silent and it was put back.
-    Stalled,
-    /// Its holder went silent once too often and it is dead.
-    GaveUp,
-}
-
-impl Outcome {
-    const ALL: [Self; 5] = [
-        Self::Done,
-        Self::Failed,
-        Self::Again,
-        Self::Stalled,
-        Self::GaveUp,
-    ];
-
-    /// Whether the holder itself ended the attempt.
-    pub(crate) fn by_holder(self) -> bool {
-        matches!(self, Self::Done | Self::Failed | Self::Again)
-    }
-}
-
-/// One run of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
-    /// Counts the runs of a job from 1.
-    pub number: u32,
-    /// The node that ran it.
-    pub holder: Holder,
-    /// When it was claimed, by its holder's clock.
-    pub started_ms: i64,
-    /// How it ended; `None` while it is running.
-    pub end: Option<End>,
-    pub(crate) lock: JobLock,
-}
-
-/// The end of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
-    /// When, by the clock of the node that ended it.
-    pub at_ms: i64,
-    /// How the attempt ended.
-    pub outcome: Outcome,
-    /// Why, if a reason was given.
-    pub reason: Option<String>,
 }
 
 /// The position of a ready job in its queue: the version at which it became ready.
@@ -131,18 +71,6 @@ pub(crate) enum Place {
     Dead {
         at_ms: i64,
     },
-}
-
-/// A job's data, or its location.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Blob {
-    /// 0: in the header.
-    pub(crate) slot: u32,
-    pub(crate) len: u32,
-    /// Always set in slot 0; in another one only before it is written.
-    pub(crate) bytes: Option<Bytes>,
-    /// The label it is counted by, if computed.
-    pub(crate) label: Option<NonZeroU8>,
 }
 
 /// The next run requested of a running job.
@@ -433,106 +361,4 @@ impl Lane {
     fn read(from: &mut Reader) -> Result<Self> {
         Self::from_number(from.uint()?).ok_or_else(|| Error::corrupt("a job in an impossible lane"))
     }
-}
-
-impl Blob {
-    pub(crate) fn new(slot: u32, bytes: Bytes) -> Self {
-        Self {
-            slot,
-            len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
-            bytes: Some(bytes),
-            label: None,
-        }
-    }
-
-    fn encode(&self, to: &mut Writer) {
-        let label = self.label.map_or(0, NonZeroU8::get);
-        to.uint(u64::from(label) << LABEL_SHIFT | u64::from(self.slot));
-        match &self.bytes {
-            Some(bytes) if self.slot == 0 => to.bytes(bytes),
-            _ => to.uint(self.len),
-        }
-    }
-
-    fn decode(from: &mut Reader) -> Result<Self> {
-        let tag: u64 = from.uint()?;
-        let corrupt = |_| Error::corrupt("data of a job in an impossible slot");
-        let slot = u32::try_from(tag & u64::from(u32::MAX)).map_err(corrupt)?;
-        let label = NonZeroU8::new(u8::try_from(tag >> LABEL_SHIFT).map_err(corrupt)?);
-        if slot == 0 {
-            let blob = Self::new(0, from.bytes()?);
-            return Ok(Self { label, ..blob });
-        }
-        let len: u32 = from.uint()?;
-        if len as usize > DATA_BYTES_MAX {
-            return Err(Error::corrupt(format!("a job with {len} bytes of data")));
-        }
-        Ok(Self {
-            slot,
-            len,
-            bytes: None,
-            label,
-        })
-    }
-}
-
-impl Attempt {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut to = Writer::new(ATTEMPT_FORMAT);
-        self.write(&mut to);
-        to.finish()
-    }
-
-    pub(crate) fn decode(value: Bytes) -> Result<Self> {
-        let mut from = Reader::new(value, "an attempt", ATTEMPT_FORMAT)?;
-        let attempt = Self::read(&mut from)?;
-        from.end()?;
-        Ok(attempt)
-    }
-
-    fn write(&self, to: &mut Writer) {
-        to.uint(self.number);
-        to.raw(self.lock.as_bytes());
-        to.bytes(self.holder.as_str().as_bytes());
-        to.int(self.started_ms);
-        to.option(self.end.as_ref(), |to, end| {
-            to.int(end.at_ms);
-            to.byte(end.outcome as u8);
-            to.option(end.reason.as_ref(), |to, reason| {
-                to.bytes(reason.as_bytes());
-            });
-        });
-    }
-
-    fn read(from: &mut Reader) -> Result<Self> {
-        Ok(Self {
-            number: from.uint()?,
-            lock: JobLock::from_bytes(from.array()?),
-            holder: Holder::new(&from.text()?)?,
-            started_ms: from.int()?,
-            end: from.option(|from| {
-                Ok(End {
-                    at_ms: from.int()?,
-                    outcome: *Outcome::ALL
-                        .get(usize::from(from.byte()?))
-                        .ok_or_else(|| Error::corrupt("an attempt with an unknown outcome"))?,
-                    reason: from.option(Reader::text)?,
-                })
-            })?,
-        })
-    }
-}
-
-/// Rejects data above the limit.
-pub(crate) fn check_data(data: Option<&Bytes>) -> Result<()> {
-    check("job data", data.map_or(0, Bytes::len), DATA_BYTES_MAX)
-}
-
-/// Cuts a reason to the limit.
-pub(crate) fn shorten(mut reason: String) -> String {
-    if reason.len() > REASON_BYTES_MAX {
-        let end = reason.floor_char_boundary(REASON_BYTES_MAX);
-        reason.truncate(end);
-    }
-    reason
 }

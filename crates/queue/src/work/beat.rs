@@ -1,0 +1,118 @@
+//! Heartbeats, with progress.
+
+use futures::future::try_join_all;
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use jobs::{Held, Job};
+use serde::{Deserialize, Serialize};
+
+use super::{AT_ONCE, millis, unless_halted};
+use crate::add::check_size;
+use crate::{Envelope, Error, Queue, Raw, Result, Type, lock};
+
+/// Heartbeats in one transaction.
+const BEATS: usize = 100;
+
+/// A heartbeat.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beat {
+    pub id: String,
+    pub lock: String,
+    pub progress: Option<Raw>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BeatStatus {
+    Held,
+    /// The job is no longer the worker's: stop.
+    Halt,
+    /// It is held, and will run again with newer data: the worker may stop early.
+    Again,
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beaten {
+    pub status: BeatStatus,
+    /// Unless it is halted.
+    pub deadline_ms: Option<i64>,
+}
+
+impl Queue {
+    /// Sends heartbeats. Each has its own answer.
+    pub async fn beat(&self, ty: &Type, beats: &[Beat]) -> Result<Vec<Beaten>> {
+        let mut jobs = Vec::with_capacity(beats.len());
+        for beat in beats {
+            check_size(ty, "progress", beat.progress.as_ref())?;
+            jobs.push(lock::decode(&ty.ty, &beat.id, &beat.lock)?.0);
+        }
+        let (mut plain, mut others) = (Vec::new(), Vec::new());
+        for (nth, beat) in beats.iter().enumerate() {
+            match &beat.progress {
+                None => plain.push(nth),
+                Some(progress) => others.push((nth, progress)),
+            }
+        }
+        let mut answers = vec![None; beats.len()];
+        for part in plain.chunks(BEATS) {
+            let part: Vec<_> = part.iter().map(|nth| (*nth, &jobs[*nth])).collect();
+            for (nth, held) in self.keep(&part).await? {
+                answers[nth] = held;
+            }
+        }
+        let progressing = others.into_iter().map(|(nth, progress)| {
+            let job = &jobs[nth];
+            async move { Ok::<_, Error>((nth, self.progress(ty, job, progress).await?)) }.boxed()
+        });
+        let progressing: Vec<_> = progressing.collect();
+        let mut progressing = stream::iter(progressing).buffer_unordered(AT_ONCE);
+        while let Some((nth, held)) = progressing.try_next().await? {
+            answers[nth] = held;
+        }
+        let now_ms = self.jobs().clock().now_ms();
+        let answers = answers.into_iter().zip(&jobs).map(|(held, job)| Beaten {
+            status: match held {
+                None => BeatStatus::Halt,
+                Some(held) if held.again => BeatStatus::Again,
+                Some(_) => BeatStatus::Held,
+            },
+            deadline_ms: held.map(|_| now_ms.saturating_add(millis(job.timeout()))),
+        });
+        Ok(answers.collect())
+    }
+
+    /// Heartbeats in one transaction; `None` for lost jobs.
+    async fn keep(&self, jobs: &[(usize, &Job)]) -> Result<Vec<(usize, Option<Held>)>> {
+        let op = &self.jobs().op();
+        (self.jobs().store())
+            .transact("keep", |tx| async move {
+                let tx = &tx;
+                let beats = jobs.iter().map(|(nth, job)| async move {
+                    let held = self.jobs().beat_with_in(tx, op, job, None).await;
+                    Ok::<_, Error>((*nth, unless_halted(held)?))
+                });
+                try_join_all(beats).await
+            })
+            .await
+    }
+
+    /// A heartbeat that replaces the progress of a job; `None` for a lost one.
+    async fn progress(&self, ty: &Type, job: &Job, progress: &Raw) -> Result<Option<Held>> {
+        let op = &self.jobs().op();
+        (self.jobs().store())
+            .transact("progress", |tx| async move {
+                let Some((_, data)) = self.jobs().get_in(&tx, &job.ty, &job.id).await? else {
+                    return Ok(None);
+                };
+                let envelope = Envelope {
+                    progress: Some(progress.clone()),
+                    ..self.unpack(&job.ty, &job.id, data)?
+                };
+                let data = self.pack(ty, &job.id, &envelope)?;
+                self.sealing_in(&tx, std::iter::once(&data)).await?;
+                unless_halted(self.jobs().beat_with_in(&tx, op, job, Some(data)).await)
+            })
+            .await
+    }
+}

@@ -1,0 +1,230 @@
+//! Ends of runs, with or without the next claim.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use jobs::{Finish, Held, Job};
+use seal::is_sealed;
+use serde::{Deserialize, Serialize};
+
+use super::{AT_ONCE, Claim, Claimed, unless_halted};
+use crate::add::check_size;
+use crate::lines::InLine;
+use crate::sealed::REASON;
+use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, lock};
+
+/// Runs that one transaction ends, and bytes of their data.
+const ENDED_MAX: usize = 250;
+const ENDED_BYTES_MAX: usize = 1_000_000;
+
+/// The end of a run.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ended {
+    pub id: String,
+    pub lock: String,
+    pub outcome: Outcome,
+    pub result: Option<Raw>,
+    pub error: Option<Raw>,
+    pub delay_sec: Option<Seconds>,
+    /// `false` if a failed job is not to be retried, whatever the policy of the type.
+    pub retry: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Done,
+    /// To be retried, by the policy of the type.
+    Failed,
+    /// To run again, which is no failure.
+    Again,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EndedStatus {
+    Ok,
+    /// An earlier request did it.
+    Repeated,
+    /// The job is no longer the worker's. Nothing was changed.
+    Halt,
+}
+
+impl Queue {
+    /// Ends runs, and claims jobs in the same transaction if the ends fit into one. Each run has its own answer.
+    pub async fn finish(
+        &self,
+        ty: &Type,
+        ended: Vec<Ended>,
+        claim: Option<&Claim>,
+    ) -> Result<(Vec<EndedStatus>, Claimed)> {
+        let mut runs = self.ends(ty, ended).await?;
+        let jobs: Vec<Job> = runs.iter().map(|(job, _)| job.clone()).collect();
+        let mut held = Vec::with_capacity(runs.len());
+        let mut claimed = self.claimed(ty, Vec::new());
+        loop {
+            let rest = runs.split_off(fitting(&runs));
+            let is_last = rest.is_empty();
+            match claim.filter(|_| is_last) {
+                Some(claim) => {
+                    let line = self.enter(ty)?;
+                    let answers;
+                    (answers, claimed) = self.finish_and_claim(ty, runs, claim, &line).await?;
+                    held.extend(answers);
+                }
+                None => held.extend(self.end_many(&runs).await?),
+            }
+            if is_last {
+                break;
+            }
+            runs = rest;
+        }
+        let statuses = held.into_iter().zip(&jobs).map(|(held, job)| async move {
+            match unless_halted(held)? {
+                Some(held) if held.repeated => Ok(EndedStatus::Repeated),
+                Some(_) => Ok(EndedStatus::Ok),
+                None if self.jobs().has_ended(job).await? => Ok(EndedStatus::Repeated),
+                None => Ok::<_, Error>(EndedStatus::Halt),
+            }
+        });
+        Ok((try_join_all(statuses).await?, claimed))
+    }
+
+    async fn finish_and_claim(
+        &self,
+        ty: &Type,
+        runs: Vec<(Job, Finish)>,
+        claim: &Claim,
+        line: &InLine,
+    ) -> Result<(Vec<jobs::Result<Held>>, Claimed)> {
+        // The acceptor's transactions know no keys.
+        let acceptor = line.acceptor().filter(|_| sealed(&runs).next().is_none());
+        let Some(acceptor) = acceptor else {
+            let held = self.end_many(&runs).await?;
+            return Ok((held, self.claim_in(ty, claim, line).await?));
+        };
+        let holder = Some(claim.holder.clone());
+        let wait = claim.left();
+        let ended = acceptor.finish_and_accept(runs, holder, claim.count, wait);
+        let (held, accepted) = ended.await?;
+        let (any, claimed) = (!accepted.is_empty(), self.claimed(ty, accepted));
+        if claimed.jobs.is_empty() && (any || !claim.left().is_zero()) {
+            // None of them can be read, or the type was paused meanwhile.
+            return Ok((held, self.claim_in(ty, claim, line).await?));
+        }
+        Ok((held, claimed))
+    }
+
+    /// Ends runs in one transaction.
+    async fn end_many(&self, runs: &[(Job, Finish)]) -> Result<Vec<jobs::Result<Held>>> {
+        let op = &self.jobs().op();
+        (self.jobs().store())
+            .transact("finish", |tx| async move {
+                self.sealing_in(&tx, sealed(runs)).await?;
+                Ok(self.jobs().finish_many_in(&tx, op, runs).await?)
+            })
+            .await
+    }
+
+    /// How the runs end in the queue.
+    async fn ends(&self, ty: &Type, ended: Vec<Ended>) -> Result<Vec<(Job, Finish)>> {
+        let mut decoded = Vec::with_capacity(ended.len());
+        for end in ended {
+            check_size(ty, "result", end.result.as_ref())?;
+            check_size(ty, "error", end.error.as_ref())?;
+            let (job, has_more) = lock::decode(&ty.ty, &end.id, &end.lock)?;
+            decoded.push((job, has_more, end));
+        }
+        let ends = decoded.into_iter().map(|(job, has_more, end)| {
+            let ending = async move {
+                let finish = self.end(ty, &job, has_more, end).await?;
+                Ok::<_, Error>((job, finish))
+            };
+            ending.boxed()
+        });
+        let ends: Vec<_> = ends.collect();
+        stream::iter(ends).buffered(AT_ONCE).try_collect().await
+    }
+
+    async fn end(&self, ty: &Type, job: &Job, has_more: bool, end: Ended) -> Result<Finish> {
+        let reads = has_more
+            || end.result.is_some()
+            || end.error.is_some()
+            || end.outcome == Outcome::Failed;
+        // What a run ends with changes only by its worker.
+        let read = if reads {
+            self.jobs().get(&job.ty, &job.id).await?
+        } else {
+            None
+        };
+        let (failures, data) = match read {
+            None => (0, None),
+            Some((info, data)) => {
+                let old = self.unpack(&job.ty, &job.id, data)?;
+                let new = Envelope {
+                    error: end.error.clone(),
+                    result: match end.outcome {
+                        Outcome::Done => end.result,
+                        _ => end.result.or(old.result.clone()),
+                    },
+                    ..old.clone()
+                };
+                let data = (new != old).then(|| self.pack(ty, &job.id, &new));
+                (info.stalls, data.transpose()?)
+            }
+        };
+        let now_ms = self.jobs().clock().now_ms();
+        let later = |delay: Seconds| match delay.ms() {
+            0 => 0,
+            _ => now_ms.saturating_add(delay.ms_signed()),
+        };
+        let finish = match end.outcome {
+            Outcome::Done => Finish::done(),
+            Outcome::Again => Finish::again(later(end.delay_sec.unwrap_or_default())),
+            Outcome::Failed => {
+                let reason = match &end.error {
+                    None => "failed".to_owned(),
+                    Some(_) if ty.settings.sealed => REASON.to_owned(),
+                    Some(error) => error.summary(),
+                };
+                let luck = self
+                    .jobs()
+                    .entropy()
+                    .up_to(Duration::from_secs(1))
+                    .as_secs_f64();
+                let retry = (ty.settings.retry).wait_ms(failures.saturating_add(1), luck);
+                match retry.filter(|_| end.retry != Some(false)) {
+                    None => Finish::dead(reason),
+                    Some(wait_ms) => Finish {
+                        again_ms: Some(match end.delay_sec {
+                            Some(delay) => later(delay),
+                            None if wait_ms == 0 => 0,
+                            None => now_ms.saturating_add(wait_ms),
+                        }),
+                        ..Finish::failed(reason)
+                    },
+                }
+            }
+        };
+        Ok(Finish { data, ..finish })
+    }
+}
+
+/// How many of these runs end in one transaction.
+fn fitting(runs: &[(Job, Finish)]) -> usize {
+    let mut bytes = 0;
+    let fitting = runs.iter().take(ENDED_MAX).take_while(|(_, finish)| {
+        let first = bytes == 0;
+        bytes += finish.data.as_ref().map_or(0, bytes::Bytes::len) + 1;
+        first || bytes <= ENDED_BYTES_MAX
+    });
+    fitting.count()
+}
+
+/// The sealed data that runs end with.
+fn sealed(runs: &[(Job, Finish)]) -> impl Iterator<Item = &bytes::Bytes> {
+    let data = runs.iter().filter_map(|(_, finish)| finish.data.as_ref());
+    data.filter(|data| is_sealed(data))
+}
