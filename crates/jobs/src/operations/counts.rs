@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use futures::TryFutureExt;
 use futures::future::{try_join, try_join_all, try_join3};
-use store::{Call, KeyRange, RangeOptions, Transaction};
+use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction, read_all};
 
 use crate::model::class::of_tag;
 use crate::model::header::State;
@@ -54,6 +55,9 @@ pub struct Backlog {
     /// When the oldest due job counted became due.
     pub oldest_due_ms: Option<i64>,
 }
+
+/// Scheduled jobs of a class that are read rather than looked for in each bucket.
+const FEW: usize = 256;
 
 impl Jobs {
     /// The jobs of a type, by state. The cost does not depend on their number.
@@ -159,42 +163,60 @@ impl Jobs {
     /// The waiting jobs of a type, counting up to about `limit` due ones.
     pub async fn backlog(&self, ty: &JobType, now_ms: i64, limit: usize) -> Result<Backlog> {
         self.read(Call::batch("backlog"), |tx| async move {
-            // Buckets are not equally full.
-            let share = 4 * limit.div_ceil(usize::from(TIMED_BUCKETS));
-            let buckets = Class::ALL.into_iter().flat_map(|class| {
-                (0..TIMED_BUCKETS).map(move |bucket| self.keys().due(ty, class, bucket, now_ms))
-            });
-            let buckets = buckets.map(|range| self.waiting(&tx, ty, range, now_ms, share));
+            let scheduled =
+                Class::ALL.map(|class| self.due_scheduled(&tx, ty, class, now_ms, limit));
             let ready = Class::ALL.map(|class| self.keys().ready(ty, class, 0).0);
             let ready = ready.into_iter().chain([self.keys().all_shared(ty)]);
             let ready = ready.map(|range| self.waiting(&tx, ty, range, now_ms, limit));
-            let lanes = Class::ALL
-                .into_iter()
-                .flat_map(|class| (0..LANE_PARTS).map(move |part| (class, part)));
-            let lanes = lanes.map(|part| self.due_in_lanes(&tx, ty, part, now_ms, limit));
-            let whole = try_join(try_join_all(ready), try_join_all(lanes));
             let held = RangeOptions::limit(limit);
             let held = (tx.snapshot()).get_range(self.keys().all_waiting(ty), held);
-            let held = held.collect().await?.len() as u64;
-            let ((ready, lanes), buckets, counts) =
-                try_join3(whole, try_join_all(buckets), self.counts_in(&tx, ty)).await?;
-            let whole = [ready, lanes].concat();
-            let parts = || buckets.iter().chain(&whole);
-            let due = parts().map(|(due, _)| *due as u64).sum();
+            let (ready, scheduled, (held, counts)) = try_join3(
+                try_join_all(ready),
+                try_join_all(scheduled),
+                try_join(held.collect().map_err(Error::from), self.counts_in(&tx, ty)),
+            )
+            .await?;
+            let found = Due::sum(ready.into_iter().chain(scheduled));
+            let (due, held) = (found.jobs as u64, held.len() as u64);
             Ok(Backlog {
                 due,
-                due_at_least: whole.iter().any(|(due, _)| *due == limit)
-                    || buckets.iter().any(|(due, _)| *due == share),
+                due_at_least: found.at_least,
                 held,
                 future: counts.pending.saturating_sub(due + held),
-                oldest_due_ms: parts().filter_map(|(_, oldest)| *oldest).min(),
+                oldest_due_ms: found.oldest_ms,
             })
         })
         .await
     }
 
-    /// The number of due scheduled jobs in a part of the lanes, up to a limit, and when the oldest became due. Those that are
-    /// not due are passed over, however many a lane has.
+    /// The due scheduled jobs of a class.
+    async fn due_scheduled(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        class: Class,
+        now_ms: i64,
+        limit: usize,
+    ) -> Result<Due> {
+        let (all, _) = self.keys().timed_around(ty, class, 0);
+        let rows = tx.snapshot().get_range(all, RangeOptions::limit(FEW));
+        let rows = rows.collect().await?;
+        if rows.len() < FEW {
+            return self.due_of(ty, &rows, now_ms);
+        }
+        // Buckets are not equally full.
+        let share = 4 * limit.div_ceil(usize::from(TIMED_BUCKETS));
+        let buckets = (0..TIMED_BUCKETS).map(|bucket| {
+            let range = self.keys().due(ty, class, bucket, now_ms);
+            self.waiting(tx, ty, range, now_ms, share)
+        });
+        let lanes =
+            (0..LANE_PARTS).map(|part| self.due_in_lanes(tx, ty, (class, part), now_ms, limit));
+        let (buckets, lanes) = try_join(read_all(buckets), read_all(lanes)).await?;
+        Ok(Due::sum(buckets.into_iter().chain(lanes)))
+    }
+
+    /// The due scheduled jobs in a part of the lanes. Those that are not due are passed over, however many a lane has.
     async fn due_in_lanes(
         &self,
         tx: &Transaction,
@@ -202,11 +224,11 @@ impl Jobs {
         (class, part): (Class, u16),
         now_ms: i64,
         limit: usize,
-    ) -> Result<(usize, Option<i64>)> {
+    ) -> Result<Due> {
         let size = LANES / LANE_PARTS;
         let mut lanes = part * size..(part + 1) * size;
-        let (mut due, mut oldest) = (0, None::<i64>);
-        while due < limit && !lanes.is_empty() {
+        let mut found = Due::default();
+        while !found.at_least && !lanes.is_empty() {
             let range = self.keys().timed_lanes(ty, class, lanes.clone());
             let head = tx.snapshot().get_range(range, RangeOptions::limit(1));
             let Some(head) = head.collect().await?.pop() else {
@@ -219,16 +241,17 @@ impl Jobs {
             if due_ms <= now_ms {
                 let bucket = TIMED_BUCKETS + lane.number();
                 let range = self.keys().due(ty, class, bucket, now_ms);
-                let (more, since_ms) = self.waiting(tx, ty, range, now_ms, limit - due).await?;
-                due += more;
-                oldest = [oldest, since_ms].into_iter().flatten().min();
+                let more = self
+                    .waiting(tx, ty, range, now_ms, limit - found.jobs)
+                    .await?;
+                found = Due::sum([found, more]);
             }
             lanes.start = lane.number() + 1;
         }
-        Ok((due, oldest))
+        Ok(found)
     }
 
-    /// The number of due jobs in a range, up to a limit, and when the oldest became due.
+    /// The due jobs in a range.
     async fn waiting(
         &self,
         tx: &Transaction,
@@ -236,20 +259,49 @@ impl Jobs {
         range: KeyRange,
         now_ms: i64,
         limit: usize,
-    ) -> Result<(usize, Option<i64>)> {
+    ) -> Result<Due> {
         let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
-        let rows = rows.collect().await?;
-        let (mut due, mut oldest) = (0, None::<i64>);
-        for row in &rows {
+        let mut found = self.due_of(ty, &rows.collect().await?, now_ms)?;
+        found.at_least = found.jobs == limit;
+        Ok(found)
+    }
+
+    fn due_of(&self, ty: &JobType, rows: &[KeyValue], now_ms: i64) -> Result<Due> {
+        let mut found = Due::default();
+        for row in rows {
             let since_ms = match self.keys().position(ty, State::Pending, &row.key)? {
                 (Position::Timed(.., due_ms), _) if due_ms > now_ms => continue,
                 (Position::Timed(.., due_ms), _) => due_ms,
                 _ => since(&row.value)?,
             };
-            due += 1;
-            oldest = Some(oldest.map_or(since_ms, |oldest| oldest.min(since_ms)));
+            found.jobs += 1;
+            found.oldest_ms = Some(
+                found
+                    .oldest_ms
+                    .map_or(since_ms, |oldest| oldest.min(since_ms)),
+            );
         }
-        Ok((due, oldest))
+        Ok(found)
+    }
+}
+
+/// Due jobs that were counted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Due {
+    jobs: usize,
+    /// Whether there may be more.
+    at_least: bool,
+    /// When the oldest became due.
+    oldest_ms: Option<i64>,
+}
+
+impl Due {
+    fn sum(parts: impl IntoIterator<Item = Self>) -> Self {
+        parts.into_iter().fold(Self::default(), |sum, part| Self {
+            jobs: sum.jobs + part.jobs,
+            at_least: sum.at_least || part.at_least,
+            oldest_ms: [sum.oldest_ms, part.oldest_ms].into_iter().flatten().min(),
+        })
     }
 }
 

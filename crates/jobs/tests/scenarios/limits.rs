@@ -371,6 +371,18 @@ pub(crate) async fn counts_and_backlog(queue: Queue) {
     assert_eq!(backlog.oldest_due_ms, Some(now_ms - 5_000));
     let some = queue.jobs.backlog(&queue.ty, now_ms, 32).await.unwrap();
     assert!(some.due_at_least && some.due < 80);
+    // More than are read at once.
+    for n in 0..300 {
+        queue
+            .add(&format!("far {n}"), "", now_ms + 2_000_000 + n)
+            .await;
+    }
+    let backlog = queue.jobs.backlog(&queue.ty, now_ms, 10_000).await.unwrap();
+    assert_eq!((backlog.due, backlog.future), (80, 340));
+    assert!(!backlog.due_at_least);
+    assert_eq!(backlog.oldest_due_ms, Some(now_ms - 5_000));
+    let some = queue.jobs.backlog(&queue.ty, now_ms, 32).await.unwrap();
+    assert!(some.due_at_least && some.due < 80);
     let claimed = queue.jobs.accept(&queue.ty, &queue.me, 30).await.unwrap();
     for accepted in &claimed.jobs[..10] {
         let held = queue.jobs.finish(&accepted.job, Finish::done()).await;
@@ -389,9 +401,9 @@ pub(crate) async fn counts_and_backlog(queue: Queue) {
     let counts = queue.counts().await;
     assert_eq!(
         (counts.pending, counts.running, counts.finished),
-        (91, 19, 9)
+        (391, 19, 9)
     );
-    assert_eq!((counts.created_total, counts.accepted_total), (120, 30));
+    assert_eq!((counts.created_total, counts.accepted_total), (420, 30));
     assert_eq!((counts.finished_total, counts.again_total), (10, 1));
     assert_eq!((counts.removed_total, counts.revived_total), (1, 0));
     let running = Query {
