@@ -18,7 +18,7 @@ pub enum Error {
     /// A database does not exist.
     #[error("could not open {url}")]
     DbNotFound { url: String },
-    /// The cannot read the filter function; it may appear later.
+    /// The filter function cannot be read; it may appear later.
     #[error("{0}")]
     FilterFetch(String),
     /// Matching a document against the selector takes too long. It would on any node.
