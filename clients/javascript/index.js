@@ -211,18 +211,21 @@ export class Client {
     return this.send("POST", path([type, "_retry"]), { body: { state: "dead", error }, wait_sec: 20 });
   }
 
-  /** The present states of jobs, then each change, until all are finished, dead or removed. */
+  /** The present states of jobs, then each change, until all are finished, dead or removed. Throws if the service stops before. */
   async *follow(type, ids, { signal } = {}) {
     const response = await this.#request("GET", path([type, "_feed"], { ids }), { signal, stream: true });
     if (!response.ok) await read(response);
     const [reader, decoder] = [response.body.getReader(), new TextDecoder()];
-    let text = "";
+    let [text, isOver] = ["", false];
     try {
       for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
         const lines = (text + decoder.decode(piece.value, { stream: true })).split("\n");
         text = lines.pop();
+        // The last event has an id.
+        isOver ||= lines.some((line) => line.startsWith("id:"));
         for (const line of lines) if (line.startsWith("data:")) yield JSON.parse(line.slice(5));
       }
+      if (!isOver) throw new UnreachableError("the service has ended the feed: follow the jobs again");
     } finally {
       await reader.cancel();
     }
@@ -271,11 +274,7 @@ class Job {
   #halted;
 
   constructor({ id, data, attempt, failures, progress }, changed) {
-    this.id = id;
-    this.data = data;
-    this.attempt = attempt;
-    this.failures = failures;
-    this.progress = progress;
+    Object.assign(this, { id, data, attempt, failures, progress });
     this.#changed = changed;
   }
 
@@ -385,9 +384,8 @@ export class Worker {
     for (const giveUp = Date.now() + this.grace_sec * 1_000 + LAST_MS; !signal.aborted || Date.now() < giveUp; ) {
       try {
         const reply = await this.client.finish(this.type, ends, signal.aborted ? {} : { claim: ends.length, worker: this.name });
-        for (const { id, status } of reply.results) {
-          if (status === "halt") this.log.warn(`${id} is no longer this worker's: the end of its run was ignored`);
-        }
+        const lost = reply.results.filter(({ status }) => status === "halt");
+        for (const { id } of lost) this.log.warn(`${id} is no longer this worker's: the end of its run was ignored`);
         return this.#begin(reply);
       } catch (error) {
         if (isPassing(error) || [401, 403, 404].includes(error.status)) {
@@ -412,9 +410,12 @@ export class Worker {
   }
 
   /** How a run ends instead, for example because its result is too large. */
-  #refused({ id, lock, outcome }, error) {
-    this.log.error(`cannot end the run of ${id} as ${outcome}: ${error.message}`);
-    return outcome === "failed" ? [] : [{ id, lock, outcome: "failed", error: String(error.reason ?? error.message).slice(0, 1_000) }];
+  #refused({ id, lock, outcome, error, delay_sec, retry }, { reason, message }) {
+    this.log.error(`cannot end the run of ${id} as ${outcome}: ${message}`);
+    if (outcome !== "failed") return [{ id, lock, outcome: "failed", error: String(reason ?? message).slice(0, 1_000) }];
+    // It may be the fault of the error, or of the delay.
+    if (error !== undefined) return [{ id, lock, outcome, delay_sec, retry }];
+    return delay_sec === undefined ? [] : [{ id, lock, outcome, retry }];
   }
 
   #begin({ jobs, timeout_sec }) {
@@ -465,16 +466,17 @@ export class Worker {
       const period = this.#timeout / 3;
       await sleep(period - Math.min(PROGRESS_MS, period / 2), this.#changed.signal);
       this.#changed = new AbortController();
-      const runs = [...this.#runs];
+      // Others may have those that were given up: this worker would throw away their results.
+      const runs = [...this.#runs].filter((run) => !Job.isHalted(run.job));
       for (let at = 0; at < runs.length; at += BEATS_MAX) await this.#beat(runs.slice(at, at + BEATS_MAX));
       await sleep(Math.min(PROGRESS_MS, this.#timeout / 6), this.#over.signal);
     }
   }
 
-  async #beat(runs) {
+  async #beat(runs, withProgress = true) {
     const [sent, limit] = [Date.now(), new AbortController()];
     const timer = setTimeout(() => limit.abort(new UnreachableError("heartbeats timed out")), this.#timeout / 3);
-    const taken = runs.map((run) => Job.take(run.job));
+    const taken = runs.map((run) => (withProgress ? Job.take(run.job) : {}));
     try {
       const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...taken[nth].news }));
       const { jobs } = await this.client.beat(this.type, beats, { signal: limit.signal });
@@ -485,8 +487,9 @@ export class Worker {
       });
     } catch (error) {
       this.log.warn(`heartbeats of ${runs.length} jobs: ${error.message}`);
-      // Progress that is refused is not sent again.
-      if (isPassing(error)) for (const { putBack } of taken) putBack();
+      if (isPassing(error)) for (const { putBack } of taken) putBack?.();
+      // Progress that is refused is not sent again, and does not cost the worker its jobs.
+      else if (taken.some(({ news }) => news)) await this.#beat(runs, false);
     } finally {
       clearTimeout(timer);
     }

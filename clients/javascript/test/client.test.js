@@ -108,6 +108,22 @@ test("changes are followed", async () => {
   await assert.rejects(client.follow(type, ["none"]).next(), refused(404));
 });
 
+test("followers learn that the service stops", async () => {
+  for (const signal of ["SIGTERM", "SIGKILL"]) {
+    const stopped = await Service.begin();
+    try {
+      const adder = new Client(stopped.url);
+      await adder.putType("t", {});
+      const seen = adder.follow("t", [await adder.enqueue("t", 1)]);
+      assert.equal((await seen.next()).value.state, "pending");
+      stopped.process.kill(signal);
+      await assert.rejects(seen.next());
+    } finally {
+      await stopped.end();
+    }
+  }
+});
+
 test("an aborted claim takes no job", async () => {
   const aborts = new AbortController();
   const claims = [1, 2, 3].map(() => client.claim(type, "gone", { wait_sec: 60, signal: aborts.signal }));

@@ -78,6 +78,58 @@ test("results that cannot be stored are failures", async () => {
   assert.equal((await run(() => 1n)).state, "dead");
 });
 
+test("failures whose error cannot be stored are failures", async () => {
+  await client.putType(type, { max_data_bytes: 50, retry: { limit: 0 } });
+  const job = await run(() => "x".repeat(51));
+  assert.deepEqual([job.state, job.error], ["dead", null]);
+  await client.putType(type, { max_data_bytes: 50 });
+  const refused = await run(() => Promise.reject(new Failed("x".repeat(51), undefined, { retry: false })));
+  assert.deepEqual([refused.state, refused.attempts.length], ["dead", 1]);
+});
+
+test("progress that cannot be stored costs no job", async () => {
+  await client.putType(type, { max_data_bytes: 100, timeout_sec: 1 });
+  const handle = async (job) => {
+    // Three times as long as a silent worker has.
+    for (let nth = 0; nth < 30; nth += 1) {
+      if (job.data === "loud") job.report("x".repeat(101));
+      await sleep(100);
+    }
+    return job.attempt;
+  };
+  const ids = [await client.enqueue(type, "loud"), await client.enqueue(type, "quiet")];
+  const ends = await working(handle, () => Promise.all(ids.map(end)), { concurrency: 2 });
+  assert.deepEqual(ends.map(({ result }) => result), [1, 1]);
+});
+
+test("a job that was given up runs elsewhere", async () => {
+  const stopped = await Service.begin();
+  try {
+    const adder = new Client(stopped.url);
+    await adder.putType("t", { timeout_sec: 1, retry: { delay_sec: 0 } });
+    let release;
+    const [released, givenUp] = [new Promise((resolve) => (release = resolve)), new AbortController()];
+    const handle = async ({ attempt, signal }) => {
+      if (attempt > 1) return attempt;
+      signal.addEventListener("abort", () => givenUp.abort());
+      await released;
+    };
+    const id = await adder.enqueue("t", 1);
+    const worker = new Worker(adder, "t", handle, { log, concurrency: 2 });
+    const ran = worker.run({ signals: false });
+    await until(async () => (await adder.get("t", id)).state === "running");
+    stopped.process.kill("SIGSTOP");
+    await until(() => givenUp.signal.aborted);
+    stopped.process.kill("SIGCONT");
+    assert.equal((await adder.wait("t", id, { timeout_sec: 60 })).result, 2);
+    release();
+    worker.stop();
+    await ran;
+  } finally {
+    await stopped.end();
+  }
+});
+
 test("runs that end at the same time share a request, and one that is refused ends alone", async () => {
   await client.putType(type, { max_data_bytes: 1_000, retry: { limit: 0 } });
   let [here, all, requests] = [0, undefined, 0];

@@ -53,6 +53,9 @@ class Service:
         except OSError:
             return False
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
@@ -170,15 +171,16 @@ class TestClient(ServiceCase):
 
 class TestKilledService(unittest.TestCase):
     def test_followers_learn_that_the_service_is_gone(self) -> None:
-        service = Service()
-        self.addCleanup(service.close)
-        client = Client(service.url)
-        client.put_type("t")
-        seen = client.follow("t", [client.enqueue("t", 1)])
-        self.assertEqual(next(seen)["state"], "pending")
-        service.kill()
-        with self.assertRaises(ConnectionError):
-            next(seen)
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            service = Service()
+            self.addCleanup(service.close)
+            client = Client(service.url)
+            client.put_type("t")
+            seen = client.follow("t", [client.enqueue("t", 1)])
+            self.assertEqual(next(seen)["state"], "pending")
+            service.signal(number)
+            with self.assertRaises(ConnectionError):
+                next(seen)
 
     def test_a_request_outlives_the_service(self) -> None:
         service = Service()

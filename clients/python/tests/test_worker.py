@@ -88,6 +88,43 @@ class TestWorker(ServiceCase):
         self.assertEqual([end["state"] for end in ends], ["dead"] * 3)
         self.assertIn("max_data_bytes", ends[0]["error"])
 
+    def test_failures_whose_error_cannot_be_stored_are_failures(self) -> None:
+        self.client.put_type(self.type, max_data_bytes=50, retry={"limit": 0})
+        with working(Worker(self.client, self.type, lambda job: "x" * 51)):
+            job = self.end(self.client.enqueue(self.type, 1))
+        self.assertEqual((job["state"], job["error"]), ("dead", None))
+
+        def refuse(job: Job) -> None:
+            raise Failed("x" * 51, retry=False)
+
+        self.client.put_type(self.type, max_data_bytes=50)
+        with working(Worker(self.client, self.type, refuse)):
+            job = self.end(self.client.enqueue(self.type, 1))
+        self.assertEqual((job["state"], len(job["attempts"])), ("dead", 1))
+
+    def test_a_cancelled_handler_has_failed(self) -> None:
+        async def handle(job: Job) -> None:
+            raise asyncio.CancelledError
+
+        with working(Worker(self.client, self.type, handle)):
+            job = self.end(self.client.enqueue(self.type, 1))
+        self.assertEqual((job["state"], job["error"]["type"]), ("dead", "CancelledError"))
+
+    def test_progress_that_cannot_be_stored_costs_no_job(self) -> None:
+        self.client.put_type(self.type, max_data_bytes=100, timeout_sec=1)
+
+        def handle(job: Job) -> int:
+            # Three times as long as a silent worker has.
+            for _ in range(30):
+                if job.data == "loud":
+                    job.report("x" * 101)
+                time.sleep(0.1)
+            return job.attempt
+
+        ids = [self.client.enqueue(self.type, data) for data in ("loud", "quiet")]
+        with working(Worker(self.client, self.type, handle, concurrency=2)):
+            self.assertEqual([self.end(id)["result"] for id in ids], [1, 1])
+
     def test_heartbeats_keep_a_job_and_store_progress(self) -> None:
         may_end = threading.Event()
 
@@ -198,6 +235,32 @@ class TestWorker(ServiceCase):
 
 
 class TestKills(unittest.TestCase):
+    def test_a_job_that_was_given_up_runs_elsewhere(self) -> None:
+        service = Service()
+        self.addCleanup(service.close)
+        logging.disable(logging.ERROR)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        client = Client(service.url)
+        client.put_type("t", timeout_sec=1, retry={"delay_sec": 0})
+        begun, given_up, may_end = threading.Event(), threading.Event(), threading.Event()
+
+        def handle(job: Job) -> int:
+            if job.attempt == 1:
+                begun.set()
+                until(lambda: job.halted)
+                given_up.set()
+                may_end.wait(60)
+            return job.attempt
+
+        id = client.enqueue("t", 1)
+        with working(Worker(client, "t", handle, concurrency=2)):
+            begun.wait(60)
+            service.signal(signal.SIGSTOP)
+            given_up.wait(60)
+            service.signal(signal.SIGCONT)
+            self.assertEqual(client.wait("t", id, 60)["result"], 2)
+            may_end.set()
+
     def test_a_killed_service_and_killed_workers_lose_no_job(self) -> None:
         service = Service()
         self.addCleanup(service.close)

@@ -71,17 +71,23 @@ class AsyncClient(Requests):
         raise AssertionError("the last try returns or raises")
 
     async def follow(self, type: str, ids: Sequence[str]) -> AsyncIterator[Change]:
-        """The present states of jobs, then each change, until all are finished, dead or removed."""
+        """The present states of jobs, then each change, until all are finished, dead or removed.
+
+        Raises `ConnectionError` if the service stops before."""
         request: Request[Change] = Request("GET", path(type, "_feed", ids=ids))
-        text = b""
+        text, is_over = b"", False
         async with self._sent(request, b"", None) as (status, headers, pieces):
             async for piece in pieces:
                 *lines, text = (text + piece).split(b"\n")
                 for line in lines:
+                    # The last event has an id.
+                    is_over = is_over or line.startswith(b"id:")
                     if line.startswith(b"data:"):
                         yield json.loads(line[5:])
             if status != 200:
                 _read(request, status, headers, text)
+            if not is_over:
+                raise ConnectionError("the service has ended the feed: follow the jobs again")
 
     async def close(self) -> None:
         """Closes idle connections."""

@@ -137,7 +137,7 @@ class Worker:
         while ended or not self._stopping.is_set():
             try:
                 reply = await self._finish([ended] if ended else [])
-            except (ConnectionError, ServiceError, TypeError, ValueError) as error:
+            except (ConnectionError, ServiceError, TypeError, ValueError, RecursionError) as error:
                 if _is_passing(error):
                     log.warning("%s; trying again", error)
                     await self._unless_stopping(asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1)))
@@ -164,10 +164,18 @@ class Worker:
     def _refused(self, ended: Ended, error: Exception) -> Ended | None:
         """How a run ends instead, for example because its result is too large."""
         log.error("cannot end the run of %s as %s: %s", ended["id"], ended["outcome"], error)
-        if ended.get("result") is None and "error" not in ended:
+        if ended["outcome"] != "failed":
+            reason = error.reason if isinstance(error, ServiceError) else str(error)
+            return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=reason[:1000])
+        # It may be the fault of the error, or of the delay.
+        rest = ended.copy()
+        if "error" in rest:
+            del rest["error"]
+        elif rest.get("delay_sec") is not None:
+            del rest["delay_sec"]
+        else:
             return None
-        reason = error.reason if isinstance(error, ServiceError) else str(error)
-        return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=reason[:1000])
+        return rest
 
     async def _unless_stopping(self, call: Coroutine[Any, Any, T]) -> T | None:
         task, stopping = asyncio.create_task(call), asyncio.create_task(self._stopping.wait())
@@ -192,8 +200,9 @@ class Worker:
             log.warning("%s is no longer this worker's: its run was halted", job.id)
             return None
         if job._task.cancelled():
-            # The worker stops.
-            return job._ended("again")
+            if self._stopping.is_set():
+                return job._ended("again")
+            return job._ended("failed", error={"message": "the handler was cancelled", "type": "CancelledError"})
         match job._task.exception():
             case None:
                 return job._ended("done", result=job._task.result())
@@ -227,24 +236,28 @@ class Worker:
             await asyncio.sleep(pause)
             is_due = time.monotonic() - beaten >= self._timeout_sec / 3 - pause
             beaten = time.monotonic() if is_due else beaten
-            jobs = [job for job in self._running if is_due or job._reports]
+            # Others may have those that were given up: this worker would throw away their results.
+            jobs = [job for job in self._running if not job.halted and (is_due or job._reports)]
             for at in range(0, len(jobs), BEATS_MAX):
                 await self._beat(jobs[at : at + BEATS_MAX])
 
-    async def _beat(self, jobs: Sequence[Job]) -> None:
-        sent, reports = time.monotonic(), [job._reports[:] for job in jobs]
+    async def _beat(self, jobs: Sequence[Job], *, with_progress: bool = True) -> None:
+        sent, reports = time.monotonic(), [job._reports[:] if with_progress else [] for job in jobs]
         progress = [{"progress": news[-1]} if news else {} for news in reports]
         beats: list[Any] = [{"id": job.id, "lock": job._lock, **last} for job, last in zip(jobs, progress)]
         rows: list[Beaten] = []
         try:
             async with asyncio.timeout(self._timeout_sec / 3):
                 rows = (await self._client.beat(self.type, beats))["jobs"]
-        except (OSError, ServiceError, TypeError, ValueError) as error:
+        except (OSError, ServiceError, TypeError, ValueError, RecursionError) as error:
             log.warning("heartbeats of %d jobs: %r", len(jobs), error)
-            # Progress that is refused is not sent again.
-            reports = [] if _is_passing(error) else reports
+            if _is_passing(error):
+                reports = []
         for job, news in zip(jobs, reports):
             del job._reports[: len(news)]
+        if any(reports) and not rows:
+            # Progress that is refused is not sent again, and does not cost the worker its jobs.
+            return await self._beat(jobs, with_progress=False)
         for job, row in zip(jobs, rows):
             job.superseded = row["status"] == "again"
             job._held_until = 0.0 if row["status"] == "halt" else sent + self._timeout_sec
