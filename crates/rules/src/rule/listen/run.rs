@@ -199,7 +199,12 @@ impl<S: Sender> Run<'_, S> {
             } else {
                 self.at_once(webhook, &rows).await?;
             }
-            self.place.since = Some(last.to_query());
+            let last = Some(last.to_query());
+            // Behind the last call, the rule may have become another that is about these changes.
+            if self.place.since != last && !self.holds().await? {
+                return Err(Stop::RuleChanged);
+            }
+            self.place.since = last;
             if is_last {
                 return Ok(true);
             }
@@ -281,9 +286,18 @@ impl<S: Sender> Run<'_, S> {
         Ok(())
     }
 
+    /// Whether the rule is still the one that this run follows.
+    async fn holds(&self) -> Result<bool, Stop> {
+        let (rules, rule) = (&self.listening.listeners.rules, &*self.rule);
+        let holds = |tx: Transaction| async move { rules.holds_in(&tx, rule).await };
+        Ok((self.task.jobs().store())
+            .transact("rule_holds", holds)
+            .await?)
+    }
+
     /// Moves the place behind a change in the transaction that enqueues calls.
     async fn advance(&mut self, row: &Row, calls: &[Call]) -> Result<(), Stop> {
-        self.place.since = Some(row.seq.to_query());
+        let before = self.place.since.replace(row.seq.to_query());
         let data = &jobs::encode(&self.place)?;
         let (listening, task, rule) = (self.listening, self.task, &*self.rule);
         let jobs = task.jobs();
@@ -291,7 +305,7 @@ impl<S: Sender> Run<'_, S> {
         let advance = |tx: Transaction| async move {
             let holds = listening.listeners.rules.holds_in(&tx, rule).await?;
             if !holds && !calls.is_empty() {
-                return Ok(false);
+                return Ok(None);
             }
             let held: Held = jobs
                 .update_in(&tx, &op, task.job(), Some(data.clone()))
@@ -299,12 +313,16 @@ impl<S: Sender> Run<'_, S> {
             if !held.repeated && !calls.is_empty() {
                 listening.sender.enqueue_in(&tx, &op, calls).await?;
             }
-            Ok::<_, scheduler::ServiceError>(holds)
+            Ok::<_, scheduler::ServiceError>(Some(holds))
         };
-        if jobs.store().transact("listen", advance).await? {
-            Ok(())
-        } else {
-            Err(Stop::RuleChanged)
+        match jobs.store().transact("listen", advance).await? {
+            Some(true) => Ok(()),
+            // The change was called about.
+            Some(false) => Err(Stop::RuleChanged),
+            None => {
+                self.place.since = before;
+                Err(Stop::RuleChanged)
+            }
         }
     }
 

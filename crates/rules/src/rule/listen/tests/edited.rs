@@ -1,0 +1,90 @@
+//! Rules that change while they are followed.
+
+use peer::{Fault, Faults, On};
+
+use super::*;
+
+#[tokio::test]
+async fn an_edited_rule_applies_from_the_next_change_on() {
+    let mut fixture = Fixture::new().await;
+    fixture.gate.forget_permits(1_000);
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1", "2", "3"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture
+        .rule(on_change(
+            &json!({"since": 0, "url": "http://h/new/${change.id}"}),
+        ))
+        .await;
+    fixture.gate.add_permits(1);
+    assert_eq!(next(&mut fixture.sent).await, "new/2");
+    let mut gone = on_change(&json!({}));
+    gone["_deleted"] = json!(true);
+    fixture.rule(gone).await;
+    fixture.gate.add_permits(1_000);
+    fixture.gone("r").await;
+    assert!(fixture.sent.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_paused_rule_keeps_its_place() {
+    let mut fixture = Fixture::new().await;
+    fixture.gate.forget_permits(1_000);
+    fixture
+        .answers
+        .lock()
+        .unwrap()
+        .extend([delivered(), refused()]);
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1", "2"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.gate.add_permits(1);
+    assert_eq!(next(&mut fixture.sent).await, "2");
+    let paused = json!({"since": 0, "enabled": false});
+    fixture.rule(on_change(&paused)).await;
+    fixture.gate.add_permits(1_000);
+    fixture.finished("r").await;
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "2");
+    fixture.finished("r").await;
+    assert!(fixture.sent.try_recv().is_err());
+}
+
+/// The first run of a rule that calls about two changes at once is reading them when it is edited.
+async fn edited_while_it_reads(before: Value, after: Value) -> BTreeSet<String> {
+    let mut fixture = Fixture::new().await;
+    let late = (On::any("*/_changes").first(1), Fault::Latency { ms: 1_000 });
+    fixture.peer.set_faults(Faults::script([late]));
+    fixture.rule(on_change(&before)).await;
+    fixture.put(&["1", "2"]);
+    fixture.signal(Event::Updated, None).await;
+    while fixture.peer.injected().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    fixture.rule(on_change(&after)).await;
+    let mut called = BTreeSet::new();
+    for _ in 0..2 {
+        called.insert(next(&mut fixture.enqueued).await);
+    }
+    called
+}
+
+#[tokio::test]
+async fn an_edit_while_changes_are_read_loses_none() {
+    let before = json!({"since": 0, "block": false});
+    let mut after = before.clone();
+    after["url"] = json!("http://h/new/${change.id}");
+    let called = edited_while_it_reads(before, after).await;
+    assert_eq!(called, ["new/1", "new/2"].map(str::to_owned).into());
+}
+
+#[tokio::test]
+async fn an_edited_rule_is_about_changes_that_were_just_read() {
+    let before = json!({"since": 0, "block": false, "if": {"type": "^msg$"}});
+    let after = json!({"since": 0, "block": false});
+    let called = edited_while_it_reads(before, after).await;
+    assert_eq!(called, ["1", "2"].map(str::to_owned).into());
+}
