@@ -92,6 +92,9 @@ struct Place {
     /// Since when the database is missing.
     #[serde(default)]
     missing_ms: Option<i64>,
+    /// Since when the nodes that looked did not know the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unknown_ms: Option<i64>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
@@ -174,6 +177,7 @@ impl Listeners {
                 rests_ms: 0,
                 last_call: None,
                 missing_ms: None,
+                unknown_ms: None,
             };
             let data = jobs::encode(&place).expect("a place is JSON");
             let due_ms = now_ms.saturating_add(millis(webhook.pace.delay_sec));

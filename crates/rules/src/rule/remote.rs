@@ -36,6 +36,7 @@ const RANDOM_DELAY_SEC: f64 = 1.0;
 const RETRY_SEC: f64 = 60.0;
 const THREADS: u32 = 4;
 const URLS_MAX: usize = 100;
+const NO_LIST: &str = "must be a list of names, of beginnings such as `app_*`, or of regular expressions such as `^app_[0-9]+$`";
 /// Maximum bytes of the name, which limits and tenants have, too.
 const NAME_BYTES_MAX: usize = 200;
 
@@ -239,7 +240,13 @@ impl Names {
     /// Those of a list.
     pub fn of(list: &Json) -> Result<Self, Invalid> {
         let body = Json::Object(vec![("databases".to_owned(), list.clone())]);
-        Self::parse(&Fields::new(&body, false))
+        let fields = Fields::new(&body, false);
+        let names = Self::parse(&fields)?;
+        // `null` is as if it were missing.
+        if names.include.is_empty() {
+            return Err(fields.invalid("databases", NO_LIST));
+        }
+        Ok(names)
     }
 
     fn parse(fields: &Fields<'_>) -> Result<Self, Invalid> {
@@ -248,11 +255,7 @@ impl Names {
                 return Ok(Vec::new());
             };
             let items = given.as_array().filter(|items| !items.is_empty());
-            let items = items.ok_or_else(|| {
-                let reason = "must be a list of names, of beginnings such as `app_*`, or of regular expressions such as \
-                              `^app_[0-9]+$`";
-                fields.invalid(name, reason)
-            })?;
+            let items = items.ok_or_else(|| fields.invalid(name, NO_LIST))?;
             let items = items.iter().enumerate();
             let parsed =
                 items.map(|(nth, item)| Name::parse(fields, &format!("{name}[{nth}]"), item));

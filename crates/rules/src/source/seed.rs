@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use couch::{ListedDatabase, Seq, Server};
 use futures::future::try_join_all;
+use percent_encoding::percent_decode_str;
 use scheduler::ServiceError;
 use store::{RangeOptions, Transaction};
 use tokio::sync::watch;
@@ -117,6 +118,12 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
         .map(|rule| rule.rule.databases.exact().map(str::to_owned))
         .collect();
     if let Some(mut names) = exact {
+        // Spiegel's rules name a database as it stands in URLs.
+        let plain = names.iter().map(|name| percent_decode_str(name));
+        let plain: Vec<_> = plain
+            .filter_map(|name| Some(name.decode_utf8().ok()?.into_owned()))
+            .collect();
+        names.extend(plain);
         names.sort_unstable();
         names.dedup();
         names.retain(|name| !set.matching(source, name, Event::Updated).is_empty());

@@ -89,6 +89,23 @@ async fn names_with_slashes_are_followed() {
     assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/x%2Fy/two");
 }
 
+/// Spiegel's rules know names only as they stand in URLs.
+#[tokio::test]
+async fn a_rule_about_one_name_as_in_urls_begins_now() {
+    let mut world = World::new().await;
+    world.peer.create_database("x/y").unwrap();
+    world.peer.put("x/y", r#"{"_id":"old"}"#).unwrap();
+    let _node = world.node(without_sweeps()).await;
+    world.until_followed("db_updates").await;
+    let calls = json!({
+        "type": "on_change", "db_name": "^x%2Fy$", "url": "http://127.0.0.1:1/${change.id}",
+    });
+    world.rule("call", Some(&calls)).await;
+    world.until_seeded(1).await;
+    world.peer.put("x/y", r#"{"_id":"new"}"#).unwrap();
+    assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/new");
+}
+
 /// Each wakes the other once, which finds nothing to do.
 #[tokio::test]
 async fn rules_that_answer_each_other_end() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use couch::{Change as Row, ChangesRequest, Database, RequestOptions, Seq};
 use document::json::Json;
+use document::mango::TooExpensive;
 use document::matching::matches;
 use jobs::{Failure, Finish, Held, Task};
 use store::Transaction;
@@ -28,6 +29,9 @@ const CALLS_BYTES_MAX: usize = 500_000;
 const MISSING_MS_MAX: i64 = 300_000;
 /// How often a missing database is looked for.
 const MISSING_PAUSE_MS: i64 = 30_000;
+/// A source that no node has known for this time is forgotten, and how often a node that knows it is looked for.
+const UNKNOWN_MS_MAX: i64 = 300_000;
+const UNKNOWN_PAUSE_MS: i64 = 5_000;
 
 /// Why a run ends before it has caught up.
 enum Stop {
@@ -68,11 +72,14 @@ impl<S: Sender> Listening<S> {
         };
         let sources = Arc::clone(&self.sources.borrow());
         let source = sources.iter().find(|source| source.name() == place.source);
-        let (Some(rule), Some(source)) = (rule, source) else {
+        let Some(rule) = rule else {
             if self.is_paused(&place).await? {
                 return Ok(Finish::done());
             }
             return self.forget(&task).await;
+        };
+        let Some(source) = source else {
+            return self.wait_for_source(&task, place).await;
         };
         let captures = rule.rule.databases.captures_by_name(&place.db);
         let (Some(captures), Todo::Call(webhook)) = (captures, &rule.rule.task) else {
@@ -98,6 +105,7 @@ impl<S: Sender> Listening<S> {
             place: Place {
                 began_ms: now_ms,
                 rests_ms: 0,
+                unknown_ms: None,
                 ..place
             },
             task: &task,
@@ -107,6 +115,21 @@ impl<S: Sender> Listening<S> {
         let ended = run.catch_up(&database, webhook).await;
         let place = run.place;
         self.end(&task, place, ended).await
+    }
+
+    /// Keeps the place for some time: other nodes may know the source while a change of configuration is under way.
+    async fn wait_for_source(
+        &self,
+        task: &Task<Place>,
+        mut place: Place,
+    ) -> Result<Finish, Failure> {
+        let now_ms = task.jobs().clock().now_ms();
+        let unknown_ms = *place.unknown_ms.get_or_insert(now_ms);
+        if now_ms.saturating_sub(unknown_ms) >= UNKNOWN_MS_MAX {
+            return self.forget(task).await;
+        }
+        let finish = Finish::again(now_ms.saturating_add(UNKNOWN_PAUSE_MS));
+        Ok(finish.data(jobs::encode(&place)?))
     }
 
     /// Whether the rule is there, but disabled: then its place is kept.
@@ -332,13 +355,19 @@ impl<S: Sender> Run<'_, S> {
         let text = row.document.as_ref().map(couch::Document::json);
         let parsed = text.and_then(|text| Json::parse(std::str::from_utf8(text).ok()?).ok());
         let document = parsed.unwrap_or_else(|| stub(row, rev));
-        if !webhook.accepts(&document)? {
-            return Ok(None);
-        }
-        if let Some(selector) = webhook.selector()
-            && !matches(selector, document.to_string()).await?
-        {
-            return Ok(None);
+        let asks = async {
+            let selected = match webhook.selector() {
+                _ if !webhook.accepts(&document)? => return Ok(false),
+                Some(selector) => matches(selector, document.to_string()).await?,
+                None => true,
+            };
+            Ok::<_, TooExpensive>(selected)
+        };
+        match asks.await {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            // It would keep the rule from all later changes.
+            Err(error) => return Ok(self.leave_out(row, &error)),
         }
         let seq = Json::parse(row.seq.as_json())?;
         let change = Change {
@@ -352,12 +381,14 @@ impl<S: Sender> Run<'_, S> {
         };
         match webhook.call(&self.rule.db, &self.rule.id.doc, &change) {
             Ok(call) => Ok(Some(call)),
-            Err(error) => {
-                let (rule, db, doc) = (&self.rule.id.doc, &self.place.db, row.id.as_str());
-                tracing::warn!(rule, db, doc, %error, "a change is left out");
-                Ok(None)
-            }
+            Err(error) => Ok(self.leave_out(row, &error)),
         }
+    }
+
+    fn leave_out(&self, row: &Row, error: &dyn std::error::Error) -> Option<Call> {
+        let (rule, db, doc) = (&self.rule.id.doc, &self.place.db, row.id.as_str());
+        tracing::warn!(rule, db, doc, %error, "a change is left out");
+        None
     }
 }
 

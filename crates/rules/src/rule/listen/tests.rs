@@ -60,6 +60,7 @@ struct Fixture {
     db: Db,
     peer: Peer,
     source: Source,
+    sources: watch::Sender<Arc<[Source]>>,
     network: Network,
     set: watch::Receiver<Arc<Set>>,
     follow: NotifierHandle,
@@ -96,6 +97,7 @@ impl Fixture {
         let peer = Peer::start(peer::Options::default()).await.unwrap();
         peer.create_database("a").unwrap();
         let source = super::super::tests::source(&peer.url());
+        let sources = watch::Sender::new(Arc::from([source.clone()]));
         let network = open_network();
         let (notifier, follow) = Notifier::new(
             jobs.clone(),
@@ -108,7 +110,7 @@ impl Fixture {
         let listening = Listening {
             listeners,
             rules: set.clone(),
-            sources: watch::channel(Arc::from([source.clone()])).1,
+            sources: sources.subscribe(),
             network: network.clone(),
             sender: Recorder {
                 jobs: jobs.clone(),
@@ -129,6 +131,7 @@ impl Fixture {
             db,
             peer,
             source,
+            sources,
             network,
             set,
             follow,

@@ -275,3 +275,13 @@ fn names_have_no_slash_and_are_short() {
             .contains("200 bytes")
     );
 }
+
+#[test]
+fn a_request_names_databases_or_none() {
+    let one = Names::of(&json_of(r#"["shared"]"#)).unwrap();
+    assert_eq!(one.exact(), Some("shared"));
+    for given in ["null", "[]", r#""shared""#] {
+        let refused = Names::of(&json_of(given)).unwrap_err().to_string();
+        assert!(refused.contains("must be a list of names"), "{refused}");
+    }
+}

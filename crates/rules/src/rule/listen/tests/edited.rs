@@ -1,4 +1,4 @@
-//! Rules that change while they are followed.
+//! Rules and sources that change while they are followed, and changes that a rule cannot be applied to.
 
 use peer::{Fault, Faults, On};
 
@@ -87,4 +87,39 @@ async fn an_edited_rule_is_about_changes_that_were_just_read() {
     let after = json!({"since": 0, "block": false});
     let called = edited_while_it_reads(before, after).await;
     assert_eq!(called, ["1", "2"].map(str::to_owned).into());
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_know_a_source_keeps_the_place() {
+    let mut fixture = Fixture::new().await;
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.finished("r").await;
+    fixture.sources.send_replace(Arc::from([]));
+    fixture.put(&["2"]);
+    fixture.signal(Event::Updated, None).await;
+    let waits = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, place)| info.state == State::Pending && place.unknown_ms.is_some())
+    };
+    fixture.job("r", waits).await;
+    fixture
+        .sources
+        .send_replace(Arc::from([fixture.source.clone()]));
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "2");
+}
+
+#[tokio::test]
+async fn a_document_that_takes_too_long_to_match_stops_no_other() {
+    let mut fixture = Fixture::new().await;
+    let slow = json!({"since": 0, "if": {"x": r"^((a+)+)+\1\2$"}});
+    fixture.rule(on_change(&slow)).await;
+    let hard = json!({"_id": "hard", "x": format!("{}c", "a".repeat(200))});
+    fixture.peer.put("a", &hard.to_string()).unwrap();
+    let easy = json!({"_id": "easy", "x": "aaa"});
+    fixture.peer.put("a", &easy.to_string()).unwrap();
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "easy");
 }
