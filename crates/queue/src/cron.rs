@@ -240,7 +240,7 @@ fn field(text: &str, what: &str, (min, max): (u32, u32), names: &[&str]) -> Resu
         let (range, step) = match part.split_once('/') {
             None => (part, None),
             Some((range, step)) => {
-                let step: Option<u32> = step.parse().ok().filter(|step| (1..=max).contains(step));
+                let step: Option<u32> = step.parse().ok().filter(|step| *step >= 1);
                 (
                     range,
                     Some(step.ok_or_else(|| invalid(part, "a step must be at least 1"))?),

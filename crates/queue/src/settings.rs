@@ -257,6 +257,10 @@ impl RetryPolicy {
         if self.limit.is_some_and(|limit| failures > limit) {
             return None;
         }
+        // Times infinity, it would be no number.
+        if self.delay_sec.ms() == 0 {
+            return Some(0);
+        }
         let times = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
         let delay = self.delay_sec.duration().as_secs_f64() * self.multiplier.powi(times);
         let delay = delay.min(self.max_delay_sec.duration().as_secs_f64());
@@ -292,6 +296,11 @@ mod tests {
             ..retry
         };
         assert_eq!(forever.wait_ms(u32::MAX, 0.0), Some(20_000));
+        let at_once = RetryPolicy {
+            delay_sec: Seconds::new(0),
+            ..forever
+        };
+        assert_eq!(at_once.wait_ms(u32::MAX, 0.0), Some(0));
     }
 
     #[test]
