@@ -25,6 +25,9 @@ const TIMEOUT_MS: u64 = 10_000;
 const LATE_MS: i64 = 60_000;
 /// Occurrences in one transaction.
 const OCCURRENCES_MAX: usize = 100;
+const OCCURRENCES_BYTES: usize = 1_000_000;
+/// Room in the row of a schedule for its last occurrence.
+const FIRED_BYTES: usize = 2_000;
 const SCHEDULES_AT_ONCE: usize = 16;
 const WAIT: Duration = Duration::from_mins(5);
 
@@ -131,7 +134,9 @@ impl Scheduled {
             CatchUp::None if next_ms < now_ms - LATE_MS => next_ms = after(now_ms - LATE_MS),
             _ => {}
         }
-        while next_ms <= now_ms && due.len() < OCCURRENCES_MAX {
+        let fitting = OCCURRENCES_BYTES / self.schedule.job.data.len().max(1);
+        let most = fitting.clamp(1, OCCURRENCES_MAX);
+        while next_ms <= now_ms && due.len() < most {
             due.push(next_ms);
             next_ms = after(next_ms);
         }
@@ -447,9 +452,10 @@ fn decode(name: String, value: &[u8]) -> Result<Scheduled> {
 
 fn encode(row: &Scheduled) -> Result<Vec<u8>> {
     let value = row::encode(row)?;
-    if value.len() > store::limits::VALUE_BYTES_MAX {
+    let room = if row.last.is_none() { FIRED_BYTES } else { 0 };
+    if value.len() + room > store::limits::VALUE_BYTES_MAX {
         return Err(Error::TooLarge(
-            "a schedule, with the data of its job, may have at most 100 kB; store large data elsewhere, and its address here".into(),
+            "a schedule, with the data of its job, may have at most 98 kB; store large data elsewhere, and its address here".into(),
         ));
     }
     Ok(value)

@@ -187,6 +187,38 @@ fn missed_occurrences_are_made_up_for() {
     }
     let many = scheduled(CatchUp::All, at(-1_000)).due(START_MS).unwrap();
     assert_eq!((many.0.len(), many.1), (super::OCCURRENCES_MAX, at(-900)));
+    // As many as fit into a transaction.
+    let mut large = scheduled(CatchUp::All, at(-1_000));
+    large.schedule.job.data = serde_json::from_str(&format!("\"{}\"", "x".repeat(97_000))).unwrap();
+    let some = large.due(START_MS).unwrap();
+    assert_eq!((some.0.len(), some.1), (10, at(-990)));
+}
+
+#[tokio::test]
+async fn the_largest_schedule_that_is_accepted_occurs() {
+    let store = Store::open("memory:").await.unwrap();
+    let clock = Clock::standing(START_MS);
+    let queue = queue(store, clock.clone(), 1);
+    mail(&queue).await;
+    let of = |bytes: usize| {
+        let data = "x".repeat(bytes);
+        schedule(&format!(
+            r#"{{"type":"mail","job":{{"data":"{data}"}},"every_sec":5}}"#
+        ))
+    };
+    let (mut fits, mut refused) = (1_000, 101_000);
+    while refused - fits > 1 {
+        let bytes = usize::midpoint(fits, refused);
+        match queue.put_schedule("a", &of(bytes)).await {
+            Ok(_) => fits = bytes,
+            Err(crate::Error::TooLarge(_)) => refused = bytes,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    queue.put_schedule("a", &of(fits)).await.unwrap();
+    fire(&queue, &clock, START_MS + 5_000).await;
+    let shown = queue.schedule("a").await.unwrap();
+    assert!(shown.last.is_some_and(|last| last.id.is_some()), "{fits}");
 }
 
 /// Claims the schedule's job at a time, and handles it.
