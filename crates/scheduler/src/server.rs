@@ -43,6 +43,7 @@ const ACCEPT_MAX: usize = 64;
 const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 /// Time limit for stopping; runs stop within half of it.
 const STOP_MAX: Duration = Duration::from_secs(10);
+
 /// Arguments of [`Server::new`] besides the service.
 pub struct ServerSetup {
     /// The node's name, as users see it.

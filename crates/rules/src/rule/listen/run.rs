@@ -25,12 +25,11 @@ const PAGES_MAX: usize = 20;
 /// Limits of one transaction.
 const CALLS_MAX: usize = 200;
 const CALLS_BYTES_MAX: usize = 500_000;
-/// A database that has been missing for this time is forgotten.
-const MISSING_MS_MAX: i64 = 300_000;
+/// A database that has been missing for this time is forgotten, and so is a source that no node has known.
+const GONE_MS_MAX: i64 = 300_000;
 /// How often a missing database is looked for.
 const MISSING_PAUSE_MS: i64 = 30_000;
-/// A source that no node has known for this time is forgotten, and how often a node that knows it is looked for.
-const UNKNOWN_MS_MAX: i64 = 300_000;
+/// How often a node that knows the source is looked for.
 const UNKNOWN_PAUSE_MS: i64 = 5_000;
 
 /// Why a run ends before it has caught up.
@@ -124,8 +123,7 @@ impl<S: Sender> Listening<S> {
         mut place: Place,
     ) -> Result<Finish, Failure> {
         let now_ms = task.jobs().clock().now_ms();
-        let unknown_ms = *place.unknown_ms.get_or_insert(now_ms);
-        if now_ms.saturating_sub(unknown_ms) >= UNKNOWN_MS_MAX {
+        if is_forgotten(&mut place.unknown_ms, now_ms) {
             return self.forget(task).await;
         }
         let finish = Finish::again(now_ms.saturating_add(UNKNOWN_PAUSE_MS));
@@ -151,8 +149,7 @@ impl<S: Sender> Listening<S> {
             Ok(false) | Err(Stop::RuleChanged) => Finish::again(0),
             Err(Stop::Failed(failure)) => return Err(failure),
             Err(Stop::Missing) => {
-                let missing_ms = *place.missing_ms.get_or_insert(now_ms);
-                if now_ms.saturating_sub(missing_ms) >= MISSING_MS_MAX {
+                if is_forgotten(&mut place.missing_ms, now_ms) {
                     return self.forget(task).await;
                 }
                 Finish::again(now_ms.saturating_add(MISSING_PAUSE_MS))
@@ -355,19 +352,14 @@ impl<S: Sender> Run<'_, S> {
         let text = row.document.as_ref().map(couch::Document::json);
         let parsed = text.and_then(|text| Json::parse(std::str::from_utf8(text).ok()?).ok());
         let document = parsed.unwrap_or_else(|| stub(row, rev));
-        let asks = async {
-            let selected = match webhook.selector() {
-                _ if !webhook.accepts(&document)? => return Ok(false),
-                Some(selector) => matches(selector, document.to_string()).await?,
-                None => true,
-            };
-            Ok::<_, TooExpensive>(selected)
-        };
-        match asks.await {
+        match asks(webhook, &document).await {
             Ok(true) => {}
             Ok(false) => return Ok(None),
-            // It would keep the rule from all later changes.
-            Err(error) => return Ok(self.leave_out(row, &error)),
+            Err(error) => {
+                // It would keep the rule from all later changes.
+                self.warn_of(row, &error);
+                return Ok(None);
+            }
         }
         let seq = Json::parse(row.seq.as_json())?;
         let change = Change {
@@ -381,15 +373,33 @@ impl<S: Sender> Run<'_, S> {
         };
         match webhook.call(&self.rule.db, &self.rule.id.doc, &change) {
             Ok(call) => Ok(Some(call)),
-            Err(error) => Ok(self.leave_out(row, &error)),
+            Err(error) => {
+                self.warn_of(row, &error);
+                Ok(None)
+            }
         }
     }
 
-    fn leave_out(&self, row: &Row, error: &dyn std::error::Error) -> Option<Call> {
+    fn warn_of(&self, row: &Row, error: &dyn std::error::Error) {
         let (rule, db, doc) = (&self.rule.id.doc, &self.place.db, row.id.as_str());
         tracing::warn!(rule, db, doc, %error, "a change is left out");
-        None
     }
+}
+
+/// Whether `if` and `selector` match a document.
+async fn asks(webhook: &Webhook, document: &Json) -> Result<bool, TooExpensive> {
+    if !webhook.accepts(document)? {
+        return Ok(false);
+    }
+    match webhook.selector() {
+        None => Ok(true),
+        Some(selector) => matches(selector, document.to_string()).await,
+    }
+}
+
+/// Whether a database or source has been gone for so long that its place is forgotten.
+fn is_forgotten(since_ms: &mut Option<i64>, now_ms: i64) -> bool {
+    now_ms.saturating_sub(*since_ms.get_or_insert(now_ms)) >= GONE_MS_MAX
 }
 
 /// A sequence in the form of a query.
