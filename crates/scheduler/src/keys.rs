@@ -73,8 +73,9 @@ pub(crate) fn suspect(job: &JobId) -> Vec<u8> {
     pack(&(LAYER, SUSPECTS, job.as_bytes()))
 }
 
-pub(crate) fn leaving(replication_id: &str) -> Vec<u8> {
-    pack(&(LAYER, LEAVING, replication_id))
+/// Of a replication id or the lock of a target.
+pub(crate) fn leaving(of: &str) -> Vec<u8> {
+    pack(&(LAYER, LEAVING, of))
 }
 
 pub(crate) fn wake(server: &str, database: &str, job: &JobId) -> Vec<u8> {

@@ -13,7 +13,6 @@ use store::{RangeOptions, Transaction};
 use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
-use crate::leaving::leave_in;
 use crate::service::{PARKED_MS, Replications};
 use crate::strip;
 use crate::testing::{self, Bug};
@@ -97,7 +96,7 @@ impl Replications {
             tx.clear(&keys::result(at_ms, job));
         }
         (self.drop_rows_in(tx, op, job, data.rep_id.as_deref())).await?;
-        leave_in(tx, op, &info, &data);
+        self.leave_in(tx, op, &info, &data);
         self.0.jobs.remove_in(tx, op, &self.0.ty, job).await?;
         Ok(Some(data))
     }

@@ -35,6 +35,8 @@ pub struct JobInfo {
     pub tenant: Option<Tenant>,
     /// The limit that it waits for, if it is due and there is no slot for it.
     pub waits_for: Option<LimitName>,
+    /// Whether it has slots of its limits.
+    pub has_slots: bool,
     /// When it finished or died, if it has.
     pub finished_ms: Option<i64>,
     /// When it expires, if it does.
@@ -70,6 +72,7 @@ impl JobInfo {
                 Place::Waiting(which, _) => header.limit(which).cloned().map(LimitName),
                 _ => None,
             },
+            has_slots: !header.taken().is_empty(),
             finished_ms,
             expires_ms,
             last: header.last.clone(),

@@ -1,5 +1,5 @@
 //! Runs of removed jobs. Each may write a last checkpoint, so that the same replication continues there when it is requested
-//! again; the next run of it waits for that.
+//! again; the next run of it, or with its target, waits for that.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -40,12 +40,14 @@ impl Work<'_> {
         let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
         self.leave.cancel();
         drop(timeout(left, work).await);
+        let target = self.accepted.limits.key.as_ref().map(ToString::to_string);
+        let target = &target;
         let left = store.transact("leave", |tx| async move {
-            if leaving_in(&tx, id)
-                .await?
-                .is_some_and(|(noted, _)| noted == *pid)
-            {
-                tx.clear(&keys::leaving(id));
+            for of in [Some(id), target.as_ref()].into_iter().flatten() {
+                let leaving = leaving_in(&tx, of).await?;
+                if leaving.is_some_and(|(noted, _)| noted == *pid) {
+                    tx.clear(&keys::leaving(of));
+                }
             }
             Ok::<_, ServiceError>(())
         });

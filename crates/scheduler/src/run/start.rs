@@ -7,7 +7,6 @@ use super::Work;
 use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
-use crate::leaving::is_leaving_in;
 use crate::service::Replications;
 use crate::writeback::{self, Patch};
 use replication::Stats;
@@ -23,7 +22,7 @@ pub(super) enum Begun {
     Duplicate,
     /// The rule that asked for it has gone, or changed.
     Gone,
-    /// The run of a removed job may still write a checkpoint.
+    /// The run of a removed job may still write a checkpoint, or to the target.
     Later,
 }
 
@@ -132,7 +131,11 @@ impl Work<'_> {
             return Ok(Begun::Duplicate);
         }
         let bytes = new.encode();
-        if is_leaving_in(tx, id, op.now_ms).await? {
+        let target = self.accepted.limits.key.as_ref();
+        if replications
+            .is_leaving_in(tx, id, target, job.timeout(), op.now_ms)
+            .await?
+        {
             return Ok(Begun::Later);
         }
         let held = jobs.update_in(tx, op, job, Some(bytes.into())).await?;
@@ -150,6 +153,9 @@ impl Work<'_> {
             tx.clear(&keys::duplicate(id, &job.id));
             tx.set(&keys::owner(id), job.id.as_bytes());
             tx.clear(&keys::leaving(id));
+            if let Some(target) = target {
+                tx.clear(&keys::leaving(&target.to_string()));
+            }
             writeback::write_in(replications, tx, op, &new.origin, &Patch::Started).await?;
         }
         let stats = self.seed_in(tx, old.rep_id.as_deref(), identity).await?;

@@ -119,6 +119,7 @@ mod tests {
                 class: jobs::Class::Normal,
                 tenant: None,
                 waits_for: None,
+                has_slots: false,
                 finished_ms: None,
                 expires_ms: None,
                 last: None,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::fixture::World;
+use scheduler::Options;
 
 /// The old holder may copy for a while, which does no harm, but stops before the next one starts.
 #[tokio::test]
@@ -53,4 +54,34 @@ async fn a_partitioned_node_stops_before_another_starts_its_job() {
     world.until_state("y", "completed").await;
     let row = world.until("x", |row| row["state"] == "running").await;
     assert_eq!(row["node"], "n2");
+}
+
+/// The lock of a target holds for the run of a job that was removed, too.
+#[tokio::test]
+async fn a_partitioned_node_stops_before_another_replication_writes_to_its_target() {
+    let world = World::with_timeout(Some(Duration::from_secs(4))).await;
+    let (first, faults) = world.node_with_faults("n1").await;
+    let never_idle = Options {
+        park_after_sec: 0,
+        ..Options::default()
+    };
+    first.replications.set_options(never_idle).unwrap();
+    world.put("x", &json!({"continuous": true})).await;
+    world.peer.put("a", r#"{"_id":"early"}"#).unwrap();
+    world.until_copied("early").await;
+    faults.set_outage(true);
+    world.delete("x").await;
+    world.peer.create_database("c").unwrap();
+    world.peer.put("c", r#"{"_id":"other"}"#).unwrap();
+    let source = world.peer.database_url("c");
+    world.put("y", &json!({"source": source})).await;
+    let _second = world.node("n2").await;
+    world.until_copied("other").await;
+    assert_eq!(
+        first.load.borrow().running,
+        0,
+        "the run of the removed job still writes when another replication does"
+    );
+    faults.set_outage(false);
+    world.until_state("y", "completed").await;
 }
