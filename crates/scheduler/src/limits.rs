@@ -206,7 +206,12 @@ fn name(group: &str, of: &str) -> LimitName {
 
 /// However users spell the URL of a database, it has one lock.
 fn canonical(target: &str) -> String {
-    Url::parse(target).map_or_else(|_| target.to_owned(), String::from)
+    let normal = Url::parse(target).map_or_else(|_| target.to_owned(), String::from);
+    let database = Endpoint::from_url(&normal).ok().and_then(|target| {
+        let (server, name) = target.server()?;
+        server.database(&name)
+    });
+    database.map_or(normal, |url| url.url_text().to_owned())
 }
 
 /// `HOST:PORT` of a URL.
@@ -257,8 +262,21 @@ mod tests {
         assert_eq!(limit("target"), Limit::at_once(1));
         assert_eq!(limit("server"), Limit::at_once(3));
         assert_eq!(limit("server|a:80"), Limit::at_once(7));
-        let spelled = Options::default().limits_of(&shown("http://a/x/", "HTTP://B:80/y/"));
-        assert_eq!(text(spelled.key), "target|http://b/y/");
+        let key = |target| {
+            text(
+                Options::default()
+                    .limits_of(&shown("http://a/x/", target))
+                    .key,
+            )
+        };
+        assert_eq!(key("HTTP://B:80/y/"), "target|http://b/y/");
+        for spelled in [
+            "http://b/x%2fy+/",
+            "http://b/x%2Fy%2B",
+            "http://b/%78%2Fy%2b/",
+        ] {
+            assert_eq!(key(spelled), "target|http://b/x%2Fy%2B/");
+        }
         let long = format!("http://a/{}/", "x".repeat(LIMIT_BYTES_MAX));
         let key = Options::default().limits_of(&shown("http://b/", &long)).key;
         assert_eq!(text(key).len(), "target|".len() + 32);
