@@ -151,7 +151,7 @@ impl Supervisor {
             match self.queue.find(&self.name).await {
                 Ok(found) => self.pause(&found),
                 Err(error) => {
-                    tracing::debug!(job.ty = %self.name, %error, "cannot read a job type");
+                    tracing::debug!(job.ty = %self.name, error = %wire::chain(&error), "cannot read a job type");
                 }
             }
         }

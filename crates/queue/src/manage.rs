@@ -60,7 +60,7 @@ impl Queue {
                 () = queue.stop().cancelled() => Err(Error::Stopped),
             };
             if let Err(Err(error)) = answer.send(retried) {
-                tracing::warn!(job.ty = %ty.name, %error, "cannot retry dead jobs");
+                tracing::warn!(job.ty = %ty.name, error = %wire::chain(&error), "cannot retry dead jobs");
             }
         });
         tokio::select! {

@@ -305,7 +305,8 @@ impl Queue {
                     if let Err(error) = self.fire(&accepted.job).await {
                         // Another node does it when this run has timed out.
                         let name = String::from_utf8_lossy(accepted.job.id.as_bytes()).into_owned();
-                        tracing::warn!(schedule = %name, %error, "cannot add the jobs of a schedule");
+                        let error = wire::chain(&error);
+                        tracing::warn!(schedule = %name, error, "cannot add the jobs of a schedule");
                     }
                 }
             }

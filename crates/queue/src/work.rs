@@ -171,7 +171,7 @@ impl Queue {
         let queue = self.clone();
         self.start(async move {
             if let Err(error) = queue.jobs().finish_many(&runs).await {
-                tracing::warn!(jobs = runs.len(), %error, "cannot end runs that no worker has seen");
+                tracing::warn!(jobs = runs.len(), error = %wire::chain(&error), "cannot end runs that no worker has seen");
             }
         });
     }

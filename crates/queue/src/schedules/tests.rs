@@ -1,5 +1,7 @@
 //! Schedules on nodes that are killed and whose clocks differ, on a store that fails.
 
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jobs::{Clock, Counts, Entropy, Finish, Holder, Jobs, Maintenance, Options};
@@ -21,7 +23,7 @@ fn queue(store: Store, clock: Clock, seed: u64) -> Queue {
     Queue::new(jobs, Options::default(), seal::Sealer::plain())
 }
 
-async fn mail(queue: &Queue) -> std::sync::Arc<Type> {
+async fn mail(queue: &Queue) -> Arc<Type> {
     let name = TypeName::new("mail").unwrap();
     queue.put_type(&name, &Settings::default()).await.unwrap();
     queue.find(&name).await.unwrap()
@@ -78,7 +80,7 @@ impl Node {
 }
 
 /// Runs all jobs at once, so that one which is added again runs again.
-async fn work(queue: Queue, ty: std::sync::Arc<Type>) {
+async fn work(queue: Queue, ty: Arc<Type>) {
     let me = Holder::new("worker").unwrap();
     loop {
         for accepted in queue.jobs().accept(&ty.ty, &me, 100).await.unwrap().jobs {
@@ -338,4 +340,51 @@ async fn wrong_schedules_are_refused() {
             .to_string();
         assert!(told.contains(reason), "{text}: {told}");
     }
+}
+
+/// What is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_says_why_a_schedule_adds_no_jobs() {
+    let store = Store::open("memory:").await.unwrap();
+    let queue = queue(store.clone(), Clock::simulated(START_MS), 1);
+    mail(&queue).await;
+    let often = schedule(r#"{"type":"mail","job":{"data":1},"every_sec":1}"#);
+    queue.put_schedule("often", &often).await.unwrap();
+    (store.transact("damage", |tx| async move {
+        tx.set(&crate::keys::schedule("often"), b"?");
+        Ok::<_, store::Error>(())
+    }))
+    .await
+    .unwrap();
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(queue.clone().run(stop.clone()));
+    let told = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    while !told().contains("cannot add the jobs of a schedule") {
+        sleep(Duration::from_millis(100)).await;
+    }
+    stop.cancel();
+    running.await.unwrap();
+    assert!(
+        told().contains("the schedule often is in an unknown format"),
+        "{}",
+        told()
+    );
 }
