@@ -2,7 +2,8 @@
 
 use http::{Method, StatusCode};
 use queue::{Schedule, Scheduled};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::{body, page_limit, time};
 use crate::Error;
@@ -12,15 +13,42 @@ use crate::reply::{self, Reply};
 /// Schedules per page.
 const LIMIT_MAX: usize = 1_000;
 
+/// A schedule, as readers see it. The data of its job is as it was sent.
+#[derive(Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    schedule: &'a Schedule,
+    next: String,
+    skipped: u64,
+    last: Option<Last<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Last<'a> {
+    occurrence: String,
+    id: Option<&'a str>,
+    error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Page<'a> {
+    schedules: Vec<Row<'a>>,
+    next: Option<&'a str>,
+}
+
 pub(crate) async fn all(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let after = call.query.get("after").filter(|text| !text.is_empty());
     let limit = page_limit(call, LIMIT_MAX, LIMIT_MAX)?;
     let (schedules, more) = call.shared.queue.schedules(after, limit).await?;
     let next = schedules.last().filter(|_| more);
-    let next = next.map(|last| last.name.clone());
-    let rows: Vec<Value> = schedules.iter().map(shown).collect::<Result<_, _>>()?;
-    Ok(reply::ok(&json!({"schedules": rows, "next": next})))
+    Ok(reply::ok(&Page {
+        schedules: schedules.iter().map(shown).collect(),
+        next: next.map(|last| last.name.as_str()),
+    }))
 }
 
 /// `/_schedules/{name}`
@@ -44,7 +72,7 @@ pub(crate) async fn one(call: &mut Call, name: &str) -> Result<Reply, Error> {
             call.shared.queue.remove_schedule(name).await?;
             Ok(reply::ok(&json!({"ok": true})))
         }
-        _ => Ok(reply::ok(&shown(&call.shared.queue.schedule(name).await?)?)),
+        _ => Ok(reply::ok(&shown(&call.shared.queue.schedule(name).await?))),
     }
 }
 
@@ -57,17 +85,17 @@ pub(crate) async fn run(call: &Call, name: &str) -> Result<Reply, Error> {
     ))
 }
 
-fn shown(found: &Scheduled) -> Result<Value, Error> {
-    let mut row = serde_json::to_value(&found.schedule).map_err(Error::internal)?;
-    row["name"] = found.name.clone().into();
-    row["next"] = time(found.next_ms).into();
-    row["skipped"] = found.skipped.into();
-    row["last"] = found.last.as_ref().map_or(
-        Value::Null,
-        |last| json!({"occurrence": time(last.occurrence_ms), "id": last.id, "error": last.error}),
-    );
-    if let Some(error) = &found.unreadable {
-        row["unreadable"] = error.to_string().into();
+fn shown(found: &Scheduled) -> Row<'_> {
+    Row {
+        name: &found.name,
+        schedule: &found.schedule,
+        next: time(found.next_ms),
+        skipped: found.skipped,
+        last: found.last.as_ref().map(|last| Last {
+            occurrence: time(last.occurrence_ms),
+            id: last.id.as_deref(),
+            error: last.error.as_deref(),
+        }),
+        unreadable: found.unreadable.as_ref().map(ToString::to_string),
     }
-    Ok(row)
 }
