@@ -380,6 +380,7 @@ fn call(url: &str, nth: usize) -> Call {
         timeout_sec: None,
         debounce: false,
         hops: 0,
+        left_out: 0,
         target: None,
     }
 }

@@ -89,13 +89,13 @@ impl Error {
         }
     }
 
-    /// The status of that answer.
     /// Whether the server has refused the request, or does not know it: it would refuse it again.
     pub fn is_refusal(&self) -> bool {
         (self.status()).is_some_and(|status| (400..500).contains(&status))
             || matches!(self, Self::BadAnswer { .. } | Self::Auth { .. })
     }
 
+    /// The status of that answer.
     pub fn status(&self) -> Option<u16> {
         self.answer().map(|answer| answer.status)
     }

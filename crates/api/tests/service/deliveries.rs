@@ -28,6 +28,7 @@ fn call(nth: usize) -> Call {
         timeout_sec: None,
         debounce: false,
         hops: 0,
+        left_out: 0,
         target: Some(target),
     }
 }

@@ -63,6 +63,7 @@ impl EventCalls {
             timeout_sec: None,
             debounce: false,
             hops: 0,
+            left_out: 0,
             target: Some(self.target.clone()),
         }
     }

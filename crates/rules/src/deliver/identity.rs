@@ -169,6 +169,7 @@ mod tests {
             Call {
                 debounce: false,
                 hops: 0,
+                left_out: 0,
                 ..one.clone()
             },
             Call {

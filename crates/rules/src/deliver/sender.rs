@@ -109,6 +109,13 @@ impl Sender {
                 call.hops
             )));
         }
+        if call.left_out > 0 {
+            return Err(invalid(&format!(
+                "a call of {} bytes is too large to wait; have less of the document in `params`, or set `block`: such calls are \
+                 not stored",
+                call.left_out
+            )));
+        }
         let mut url = target.with_query(call.query.as_deref());
         let basic = take_credentials(&mut url, &self.passwords.get(), &self.secrets);
         let body = Bytes::from(call.body.clone().unwrap_or_default());

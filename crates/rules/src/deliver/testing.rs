@@ -20,6 +20,7 @@ pub(super) fn call(url: &str) -> Call {
         timeout_sec: None,
         debounce: false,
         hops: 0,
+        left_out: 0,
         target: None,
     }
 }

@@ -53,6 +53,9 @@ pub struct Call {
     /// How many calls led to the change, one after the other.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hops: u32,
+    /// The size of the call in bytes if it was too large to be stored: it has no content, and is not made.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u32,
     /// Not stored: the rule has it, sealed.
     #[serde(skip)]
     pub target: Option<Target>,
@@ -67,9 +70,28 @@ impl Call {
     /// After so many calls, the next one is not made.
     const HOPS_MAX: u32 = 16;
 
+    /// The largest call that can be stored. A job has room for some more, which the last attempt needs.
+    pub const STORED_BYTES_MAX: usize = jobs::DATA_BYTES_MAX - 300_000;
+
     /// Whether calls cause each other, so that this one must not be made.
     pub fn loops(&self) -> bool {
         self.hops >= Self::HOPS_MAX
+    }
+
+    /// The call as it can be stored: one that is too large becomes a dead letter without its content.
+    pub(crate) fn storable(mut self) -> Self {
+        let texts = [self.body.as_deref(), self.query.as_deref()];
+        let plain: usize = texts.into_iter().flatten().map(str::len).sum();
+        // JSON needs at most six bytes for one.
+        if plain <= Self::STORED_BYTES_MAX / 8 {
+            return self;
+        }
+        let stored = serde_json::to_vec(&self).map_or(usize::MAX, |call| call.len());
+        if stored > Self::STORED_BYTES_MAX {
+            self.left_out = u32::try_from(stored).unwrap_or(u32::MAX);
+            (self.body, self.query) = (None, None);
+        }
+        self
     }
 }
 

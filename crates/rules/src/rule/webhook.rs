@@ -179,6 +179,7 @@ impl Webhook {
             timeout_sec: self.timeout_sec,
             debounce: self.debounce,
             hops: self.hops(change.doc),
+            left_out: 0,
             target: Some(target),
         })
     }

@@ -209,6 +209,7 @@ pub(crate) fn call(url: &str, nth: usize) -> Call {
         timeout_sec: None,
         debounce: false,
         hops: 0,
+        left_out: 0,
         target: Some(target),
     }
 }

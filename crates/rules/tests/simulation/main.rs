@@ -86,6 +86,7 @@ async fn many_calls_are_enqueued_on_a_slow_store() {
             timeout_sec: None,
             debounce: false,
             hops: 0,
+            left_out: 0,
             target: None,
         })
         .collect();

@@ -194,7 +194,7 @@ impl<S: Sender> Run<'_, S> {
     async fn catch_up(&mut self, database: &Database, webhook: &Webhook) -> Result<bool, Stop> {
         if self.place.since.as_deref() == Some(SINCE_NOW) {
             let info = match database.info().await {
-                Err(couch::Error::NotFound(_)) => return Err(Stop::Missing),
+                Err(error) if is_missing(&error) => return Err(Stop::Missing),
                 info => info?,
             };
             self.place.since = Some(info.update_seq.to_query());
@@ -202,7 +202,7 @@ impl<S: Sender> Run<'_, S> {
         }
         for _ in 0..PAGES_MAX {
             let rows = match self.page(database).await {
-                Err(couch::Error::NotFound(_)) => return Err(Stop::Missing),
+                Err(error) if is_missing(&error) => return Err(Stop::Missing),
                 rows => rows?,
             };
             if self.place.missing_ms.take().is_some() {
@@ -260,7 +260,11 @@ impl<S: Sender> Run<'_, S> {
             // A call that loops ends as a dead letter.
             let given_up = call.loops() || !self.send(&call).await?;
             // Others may go on; this one is a delivery now, which ends as a dead letter, too.
-            let calls = if given_up { vec![call] } else { Vec::new() };
+            let calls = if given_up {
+                vec![call.storable()]
+            } else {
+                Vec::new()
+            };
             self.place.failures = 0;
             self.advance(row, &calls).await?;
         }
@@ -292,6 +296,7 @@ impl<S: Sender> Run<'_, S> {
         let (mut calls, mut bytes) = (Vec::new(), 0);
         for (nth, row) in rows.iter().enumerate() {
             if let Some(call) = self.call(webhook, row).await? {
+                let call = call.storable();
                 let texts = [call.body.as_ref(), call.query.as_ref(), Some(&call.url)];
                 bytes += texts.into_iter().flatten().map(String::len).sum::<usize>();
                 calls.push(call);
@@ -383,6 +388,15 @@ impl<S: Sender> Run<'_, S> {
     fn warn_of(&self, row: &Row, error: &dyn std::error::Error) {
         let (rule, db, doc) = (&self.rule.id.doc, &self.place.db, row.id.as_str());
         tracing::warn!(rule, db, doc, %error, "a change is left out");
+    }
+}
+
+/// Whether a database is not there: in CouchDB's words, since something between may answer 404 as well, and a database
+/// that is there again is read from its beginning.
+fn is_missing(error: &couch::Error) -> bool {
+    match error {
+        couch::Error::NotFound(answer) => answer.error.as_deref() == Some("not_found"),
+        _ => false,
     }
 }
 

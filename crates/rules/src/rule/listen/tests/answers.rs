@@ -1,5 +1,7 @@
 //! What listeners make of the answers to calls that block.
 
+use peer::{Fault, Faults, On};
+
 use super::super::run::after;
 use super::*;
 
@@ -74,4 +76,52 @@ async fn an_endpoint_that_is_to_be_left_alone_is_no_failure() {
     fixture.job("r", rests(2)).await;
     assert_eq!(fixture.peer.count("GET", "/a/_changes"), looked);
     assert!(fixture.sent.try_recv().is_err());
+}
+
+/// An answer that no CouchDB gives says nothing about the database: it is asked again, and read on from the same place.
+#[tokio::test]
+async fn a_stray_404_repeats_nothing() {
+    let mut fixture = Fixture::new().await;
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.finished("r").await;
+    let stray = Fault::Answer {
+        status: 404,
+        headers: Vec::new(),
+        body: "<h1>404</h1>".to_owned(),
+    };
+    let faults = Faults::script([(On::get("/a/_changes").first(1), stray)]);
+    fixture.peer.set_faults(faults);
+    fixture.put(&["2"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "2");
+    assert_eq!(fixture.peer.injected().len(), 1);
+}
+
+/// It does not keep the rule from later changes.
+#[tokio::test]
+async fn a_call_that_is_too_large_to_store_becomes_a_dead_letter() {
+    let mut fixture = Fixture::new().await;
+    let whole = json!({"since": 0, "block": false, "params": "$change", "method": "POST"});
+    fixture.rule(on_change(&whole)).await;
+    let large = json!({"_id": "1", "text": "\"".repeat(3_000_000)});
+    fixture.peer.put("a", &large.to_string()).unwrap();
+    fixture.put(&["2"]);
+    fixture.signal(Event::Updated, None).await;
+    let (mut left_out, mut whole) = (None, None);
+    while left_out.is_none() || whole.is_none() {
+        let call = tokio::time::timeout(PATIENCE, fixture.enqueued.recv()).await;
+        let call = call.expect("no call comes").unwrap();
+        let place = if call.doc_id == "1" {
+            &mut left_out
+        } else {
+            &mut whole
+        };
+        *place = Some(call);
+    }
+    let (left_out, whole) = (left_out.unwrap(), whole.unwrap());
+    assert!(left_out.left_out > 12_000_000 && left_out.body.is_none());
+    assert!(whole.left_out == 0 && whole.body.is_some());
 }
