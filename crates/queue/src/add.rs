@@ -15,6 +15,8 @@ use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, TypeName};
 
 /// Maximum jobs per request.
 pub const IDS_MAX: usize = 500;
+/// How deeply JSON may be nested. Parsers have limits: `serde_json`'s is 128 with the response around it.
+pub const DEPTH_MAX: usize = 100;
 const BATCH_BYTES_MAX: usize = 1_000_000;
 /// Pending jobs are not counted more often.
 const COUNTED: Duration = Duration::from_millis(500);
@@ -207,7 +209,7 @@ impl Queue {
             None => format!("{:032x}", unnamed()),
         };
         let id = job_id(&text)?;
-        check_size(ty, "data", Some(&new.data))?;
+        check_json(ty, "data", Some(&new.data))?;
         let data = self.pack(ty, &id, &Envelope::new(new.data))?;
         let add = Add::new(id, data);
         let add = add.due_ms(due_ms(new.delay_sec, new.due.as_deref(), now_ms)?);
@@ -353,16 +355,22 @@ fn fitting(jobs: &[Ready]) -> usize {
     fitting.count()
 }
 
-/// Refuses JSON that is larger than the type allows.
-pub(crate) fn check_size(ty: &Type, what: &str, raw: Option<&Raw>) -> Result<()> {
-    let (size, max) = (raw.map_or(0, Raw::len) as u64, ty.settings.max_data_bytes);
-    if size <= max {
-        return Ok(());
+/// Refuses JSON that is larger than the type allows, or nested more deeply than clients can read.
+pub(crate) fn check_json(ty: &Type, what: &str, raw: Option<&Raw>) -> Result<()> {
+    let Some(raw) = raw else { return Ok(()) };
+    let (size, max) = (raw.len() as u64, ty.settings.max_data_bytes);
+    if size > max {
+        return Err(Error::TooLarge(format!(
+            "`{what}` has {size} bytes, and `max_data_bytes` of the type is {max}; store large values elsewhere, and their \
+             address here"
+        )));
     }
-    Err(Error::TooLarge(format!(
-        "`{what}` has {size} bytes, and `max_data_bytes` of the type is {max}; store large values elsewhere, and their \
-         address here"
-    )))
+    if raw.is_deeper_than(DEPTH_MAX) {
+        return Err(Error::Invalid(format!(
+            "`{what}` is nested more than {DEPTH_MAX} deep, which some clients cannot read; flatten it, or send it as a string"
+        )));
+    }
+    Ok(())
 }
 
 /// The id of a job in the queue.

@@ -40,6 +40,28 @@ impl Raw {
         self.0.len()
     }
 
+    /// Whether arrays and objects are nested more deeply than this.
+    pub(crate) fn is_deeper_than(&self, max: usize) -> bool {
+        let (mut depth, mut is_text, mut bytes) = (0_usize, false, self.0.iter());
+        while let Some(byte) = bytes.next() {
+            match byte {
+                b'\\' => {
+                    bytes.next();
+                }
+                b'"' => is_text = !is_text,
+                b'[' | b'{' if !is_text => {
+                    depth += 1;
+                    if depth > max {
+                        return true;
+                    }
+                }
+                b']' | b'}' if !is_text => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        false
+    }
+
     /// As text for people: a string, the `message` of an object, or the JSON itself; as much of it as a history keeps.
     pub fn summary(&self) -> String {
         let json: serde_json::Value = serde_json::from_slice(&self.0).unwrap_or_default();

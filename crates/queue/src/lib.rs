@@ -23,7 +23,7 @@ mod tokens;
 mod types;
 mod work;
 
-pub use add::{IDS_MAX, NewJob};
+pub use add::{DEPTH_MAX, IDS_MAX, NewJob};
 pub use envelope::{Envelope, Raw};
 pub use error::{Error, Result};
 pub use manage::Retried;

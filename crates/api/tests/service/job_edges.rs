@@ -1,12 +1,18 @@
 //! What is rare in requests about jobs: odd JSON, odd ids, explicit nulls, repeated runs of schedules.
 
 use http::Method;
+use serde_json::{Value, json};
+
 use crate::fixture::{Answer, User};
-use crate::jobs::{fixture};
+use crate::jobs::{claim, fixture};
 
 async fn send(user: &User<'_>, method: Method, path: &str, body: &str) -> Answer {
     let user = user.clone().with("content-type", "application/json");
     user.send(method, path, body.to_owned()).await
+}
+
+fn nested(depth: usize) -> String {
+    format!("{}{}", "[".repeat(depth), "]".repeat(depth))
 }
 
 #[tokio::test]
@@ -27,6 +33,62 @@ async fn schedules_are_shown_with_the_data_that_was_sent() {
             shown.text.contains(&format!(r#""data":{data}"#)),
             "{}",
             shown.text
+        );
+    }
+}
+
+#[tokio::test]
+async fn json_that_is_nested_too_deeply_is_refused() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let (deepest, deeper) = (nested(100), nested(101));
+    let text = format!(r#"{{"id":"text","data":"\"{}"}}"#, "[".repeat(200));
+    let wide = format!(r#"{{"id":"wide","data":[{}[]]}}"#, "[],".repeat(200));
+    let kept = format!(r#"{{"id":"a","data":{deepest}}}"#);
+    for body in [&kept, &text, &wide] {
+        let added = send(&root, Method::POST, "/_jobs/mail", body).await;
+        assert_eq!(added.status, 201, "{}", added.text);
+    }
+    let refused = |answer: &Value, part: &str| {
+        let reason = answer["reason"].to_string();
+        assert!(
+            reason.contains(&format!("`{part}` is nested more than 100 deep")),
+            "{answer}"
+        );
+    };
+    let body = format!(r#"{{"data":{deeper}}}"#);
+    refused(
+        &send(&root, Method::POST, "/_jobs/mail", &body)
+            .await
+            .gives(400),
+        "data",
+    );
+    let many = format!(r#"{{"jobs":[{{"data":1}},{body}]}}"#);
+    let many = send(&root, Method::POST, "/_jobs/mail", &many)
+        .await
+        .gives(201);
+    assert_eq!(many["results"][0]["ok"], true);
+    refused(&many["results"][1], "data");
+    let schedule = format!(r#"{{"type":"mail","job":{body},"every_sec":5}}"#);
+    let put = send(&root, Method::PUT, "/_schedules/deep", &schedule).await;
+    refused(&put.gives(400), "data");
+    let job = claim(&root, 1, 0).await.remove(0);
+    let row = |rest: &str| {
+        format!(
+            r#"{{"jobs":[{{"id":{},"lock":{},{rest}}}]}}"#,
+            job["id"], job["lock"]
+        )
+    };
+    for (path, part, outcome) in [
+        ("_beat", "progress", ""),
+        ("_finish", "result", r#","outcome":"done""#),
+        ("_finish", "error", r#","outcome":"failed""#),
+    ] {
+        let body = row(&format!(r#""{part}":{deeper}{outcome}"#));
+        let path = format!("/_jobs/mail/{path}");
+        refused(
+            &send(&root, Method::POST, &path, &body).await.gives(400),
+            part,
         );
     }
 }

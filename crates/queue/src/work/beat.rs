@@ -6,7 +6,7 @@ use jobs::{Held, Job};
 use serde::{Deserialize, Serialize};
 
 use super::{AT_ONCE, millis, unless_halted};
-use crate::add::check_size;
+use crate::add::check_json;
 use crate::{Envelope, Error, Queue, Raw, Result, Type, lock};
 
 /// Heartbeats in one transaction.
@@ -44,7 +44,7 @@ impl Queue {
     pub async fn beat(&self, ty: &Type, beats: &[Beat]) -> Result<Vec<Beaten>> {
         let mut jobs = Vec::with_capacity(beats.len());
         for beat in beats {
-            check_size(ty, "progress", beat.progress.as_ref())?;
+            check_json(ty, "progress", beat.progress.as_ref())?;
             jobs.push(lock::decode(&ty.ty, &beat.id, &beat.lock)?.0);
         }
         let (mut plain, mut others) = (Vec::new(), Vec::new());

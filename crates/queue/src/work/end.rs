@@ -9,7 +9,7 @@ use seal::is_sealed;
 use serde::{Deserialize, Serialize};
 
 use super::{AT_ONCE, Claim, Claimed, unless_halted};
-use crate::add::check_size;
+use crate::add::check_json;
 use crate::lines::InLine;
 use crate::sealed::REASON;
 use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, lock};
@@ -132,8 +132,8 @@ impl Queue {
     async fn ends(&self, ty: &Type, ended: Vec<Ended>) -> Result<Vec<(Job, Finish)>> {
         let mut decoded = Vec::with_capacity(ended.len());
         for end in ended {
-            check_size(ty, "result", end.result.as_ref())?;
-            check_size(ty, "error", end.error.as_ref())?;
+            check_json(ty, "result", end.result.as_ref())?;
+            check_json(ty, "error", end.error.as_ref())?;
             let (job, has_more) = lock::decode(&ty.ty, &end.id, &end.lock)?;
             decoded.push((job, has_more, end));
         }

@@ -34,10 +34,10 @@ pub(super) fn body(path: &str, method: &str) -> Value {
             let fields = json!({"worker": worker(), "count": count(), "wait_sec": wait()});
             closed(&fields, &["worker"])
         }
-        "_beat" => held(&json!({"progress": {}}), &json!({}), &[]),
+        "_beat" => held(&json!({"progress": raw()}), &json!({}), &[]),
         "_finish" => {
             let run = json!({
-                "outcome": {"enum": ["done", "failed", "again"]}, "result": {}, "error": {}, "delay_sec": seconds(),
+                "outcome": {"enum": ["done", "failed", "again"]}, "result": raw(), "error": raw(), "delay_sec": seconds(),
                 "retry": {"type": "boolean"},
             });
             let count = json!({"type": "integer", "minimum": 0, "maximum": 500});
@@ -57,7 +57,7 @@ pub(super) const TYPE: &str = "^[a-z][a-z0-9_-]{0,59}$";
 pub(super) fn job() -> Value {
     let text = || json!({"type": "string", "minLength": 1, "maxLength": 256});
     let fields = json!({
-        "id": {"type": "string", "pattern": "^[^_]", "maxLength": 256}, "data": {}, "delay_sec": seconds(),
+        "id": {"type": "string", "pattern": "^[^_]", "maxLength": 256}, "data": raw(), "delay_sec": seconds(),
         "due": {"type": "string", "format": "date-time"}, "class": {"enum": ["urgent", "normal", "bulk"]},
         "tenant": text(), "key": text(), "on_exists": {"enum": ["replace", "keep", "earliest"]},
     });
@@ -114,6 +114,11 @@ pub(super) fn merge(into: &mut Value, from: &Value) {
 
 pub(super) fn closed(fields: &Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": fields, "required": required, "additionalProperties": false})
+}
+
+/// What is passed on as it is.
+fn raw() -> Value {
+    json!({"description": format!("Any JSON that is nested at most {} deep.", queue::DEPTH_MAX)})
 }
 
 fn worker() -> Value {
