@@ -188,3 +188,6 @@ fn unless_halted(held: jobs::Result<Held>) -> Result<Option<Held>> {
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

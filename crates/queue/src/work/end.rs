@@ -1,9 +1,10 @@
 //! Ends of runs, with or without the next claim.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use jobs::{Finish, Held, Job};
 use seal::is_sealed;
 use serde::{Deserialize, Serialize};
@@ -60,13 +61,26 @@ impl Queue {
         ended: Vec<Ended>,
         claim: Option<&Claim>,
     ) -> Result<(Vec<EndedStatus>, Claimed)> {
-        let mut runs = self.ends(ty, ended).await?;
-        let jobs: Vec<Job> = runs.iter().map(|(job, _)| job.clone()).collect();
-        let mut held = Vec::with_capacity(runs.len());
+        let ended = decode(ty, ended)?;
+        let jobs: Vec<Job> = ended.iter().map(|(job, ..)| job.clone()).collect();
+        let mut held = Vec::with_capacity(jobs.len());
         let mut claimed = self.claimed(ty, Vec::new());
+        let ends = ended.into_iter().map(|(job, has_more, end)| {
+            let ending = async move {
+                let finish = self.end(ty, &job, has_more, end).await?;
+                Ok::<_, Error>((job, finish))
+            };
+            ending.boxed()
+        });
+        let ends: Vec<_> = ends.collect();
+        // The data of all jobs together may be large, so it is read for one part after another.
+        let mut ends = pin!(stream::iter(ends).buffered(AT_ONCE).peekable());
         loop {
-            let rest = runs.split_off(fitting(&runs));
-            let is_last = rest.is_empty();
+            let mut part = Part::default();
+            while let Some(run) = ends.as_mut().next_if(|run| part.has_room(run)).await {
+                part.push(run?);
+            }
+            let (runs, is_last) = (part.runs, ends.as_mut().peek().await.is_none());
             match claim.filter(|_| is_last) {
                 Some(claim) => {
                     let line = self.enter(ty)?;
@@ -79,7 +93,6 @@ impl Queue {
             if is_last {
                 break;
             }
-            runs = rest;
         }
         let statuses = held.into_iter().zip(&jobs).map(|(held, job)| async move {
             match unless_halted(held)? {
@@ -128,26 +141,7 @@ impl Queue {
             .await
     }
 
-    /// How the runs end in the queue.
-    async fn ends(&self, ty: &Type, ended: Vec<Ended>) -> Result<Vec<(Job, Finish)>> {
-        let mut decoded = Vec::with_capacity(ended.len());
-        for end in ended {
-            check_json(ty, "result", end.result.as_ref())?;
-            check_json(ty, "error", end.error.as_ref())?;
-            let (job, has_more) = lock::decode(&ty.ty, &end.id, &end.lock)?;
-            decoded.push((job, has_more, end));
-        }
-        let ends = decoded.into_iter().map(|(job, has_more, end)| {
-            let ending = async move {
-                let finish = self.end(ty, &job, has_more, end).await?;
-                Ok::<_, Error>((job, finish))
-            };
-            ending.boxed()
-        });
-        let ends: Vec<_> = ends.collect();
-        stream::iter(ends).buffered(AT_ONCE).try_collect().await
-    }
-
+    /// How a run ends in the queue.
     async fn end(&self, ty: &Type, job: &Job, has_more: bool, end: Ended) -> Result<Finish> {
         let reads = has_more
             || end.result.is_some()
@@ -212,15 +206,39 @@ impl Queue {
     }
 }
 
-/// How many of these runs end in one transaction.
-fn fitting(runs: &[(Job, Finish)]) -> usize {
-    let mut bytes = 0;
-    let fitting = runs.iter().take(ENDED_MAX).take_while(|(_, finish)| {
-        let first = bytes == 0;
-        bytes += finish.data.as_ref().map_or(0, bytes::Bytes::len) + 1;
-        first || bytes <= ENDED_BYTES_MAX
+/// The jobs, and whether they have more than data.
+fn decode(ty: &Type, ended: Vec<Ended>) -> Result<Vec<(Job, bool, Ended)>> {
+    let decoded = ended.into_iter().map(|end| {
+        check_json(ty, "result", end.result.as_ref())?;
+        check_json(ty, "error", end.error.as_ref())?;
+        let (job, has_more) = lock::decode(&ty.ty, &end.id, &end.lock)?;
+        Ok((job, has_more, end))
     });
-    fitting.count()
+    decoded.collect()
+}
+
+/// Runs that end in one transaction.
+#[derive(Default)]
+struct Part {
+    runs: Vec<(Job, Finish)>,
+    bytes: usize,
+}
+
+impl Part {
+    fn has_room(&self, run: &Result<(Job, Finish)>) -> bool {
+        let bytes = run.as_ref().map_or(0, |(_, finish)| size(finish));
+        let fits = self.runs.len() < ENDED_MAX && self.bytes + bytes <= ENDED_BYTES_MAX;
+        self.runs.is_empty() || fits
+    }
+
+    fn push(&mut self, run: (Job, Finish)) {
+        self.bytes += size(&run.1);
+        self.runs.push(run);
+    }
+}
+
+fn size(finish: &Finish) -> usize {
+    finish.data.as_ref().map_or(0, bytes::Bytes::len) + 1
 }
 
 /// The sealed data that runs end with.
