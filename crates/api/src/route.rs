@@ -142,9 +142,11 @@ pub enum Access {
 impl Route {
     /// Parses a path that is still percent-encoded.
     pub fn parse(path: &str) -> Result<Self, Error> {
-        let mut segments = Vec::new();
-        for segment in path.split('/').filter(|segment| !segment.is_empty()) {
-            segments.push(decode(segment)?);
+        let given = path.split('/').filter(|segment| !segment.is_empty());
+        let mut segments: Vec<String> = Vec::new();
+        for segment in given {
+            let is_queue = segments.first().is_some_and(|first| first == "_jobs");
+            segments.push(decode(segment, !is_queue)?);
         }
         let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
         match parts.as_slice() {
@@ -398,9 +400,13 @@ fn database(parts: &[&str]) -> Result<Route, Error> {
     })
 }
 
-/// `+` decodes to a space, as in CouchDB.
-fn decode(segment: &str) -> Result<String, Error> {
-    let segment = segment.replace('+', " ");
+/// In paths of CouchDB's, `+` decodes to a space, as there.
+fn decode(segment: &str, plus_is_space: bool) -> Result<String, Error> {
+    let segment = if plus_is_space {
+        segment.replace('+', " ")
+    } else {
+        segment.to_owned()
+    };
     match percent_encoding::percent_decode_str(&segment).decode_utf8() {
         Ok(text) => Ok(text.into_owned()),
         Err(_) => Err(Error::bad_request("the path is not UTF-8")),

@@ -92,3 +92,17 @@ async fn json_that_is_nested_too_deeply_is_refused() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_plus_in_the_id_of_a_job_is_a_plus() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    for id in ["a+b", "a b"] {
+        let job = json!({"id": id, "data": id});
+        root.post("/_jobs/mail", &job).await.gives(201);
+    }
+    for (path, id) in [("a+b", "a+b"), ("a%2Bb", "a+b"), ("a%20b", "a b")] {
+        let shown = root.get(&format!("/_jobs/mail/{path}")).await.gives(200);
+        assert_eq!((&shown["id"], &shown["data"]), (&json!(id), &json!(id)));
+    }
+}
