@@ -40,6 +40,10 @@ impl Raw {
         self.0.len()
     }
 
+    pub fn is_null(&self) -> bool {
+        self.0 == "null"
+    }
+
     /// Whether arrays and objects are nested more deeply than this.
     pub(crate) fn is_deeper_than(&self, max: usize) -> bool {
         let (mut depth, mut is_text, mut bytes) = (0_usize, false, self.0.iter());
@@ -73,6 +77,11 @@ impl Raw {
         text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
         text
     }
+}
+
+/// For members that may be left out, but whose `null` is a value.
+pub fn given<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Option<Raw>, D::Error> {
+    Raw::deserialize(from).map(Some)
 }
 
 impl<'de> Deserialize<'de> for Raw {

@@ -24,7 +24,7 @@ mod types;
 mod work;
 
 pub use add::{DEPTH_MAX, IDS_MAX, NewJob};
-pub use envelope::{Envelope, Raw};
+pub use envelope::{Envelope, Raw, given};
 pub use error::{Error, Result};
 pub use manage::Retried;
 pub use name::TypeName;

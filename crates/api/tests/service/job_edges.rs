@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::fixture::{Answer, User};
-use crate::jobs::{claim, fixture};
+use crate::jobs::{claim, finish, fixture};
 
 async fn send(user: &User<'_>, method: Method, path: &str, body: &str) -> Answer {
     let user = user.clone().with("content-type", "application/json");
@@ -105,4 +105,40 @@ async fn a_plus_in_the_id_of_a_job_is_a_plus() {
         let shown = root.get(&format!("/_jobs/mail/{path}")).await.gives(200);
         assert_eq!((&shown["id"], &shown["data"]), (&json!(id), &json!(id)));
     }
+}
+
+#[tokio::test]
+async fn an_explicit_null_is_not_absent() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    root.post("/_jobs/mail", &json!({"id": "a", "data": 1}))
+        .await
+        .gives(201);
+    let job = claim(&root, 1, 0).await.remove(0);
+    let beat = |progress: Option<Value>| {
+        let mut row = json!({"id": "a", "lock": job["lock"]});
+        if let Some(progress) = progress {
+            row["progress"] = progress;
+        }
+        json!({"jobs": [row]})
+    };
+    for (progress, shown) in [
+        (Some(json!(5)), json!(5)),
+        (None, json!(5)),
+        (Some(Value::Null), Value::Null),
+    ] {
+        root.post("/_jobs/mail/_beat", &beat(progress))
+            .await
+            .gives(200);
+        let told = root.get("/_jobs/mail/a").await.gives(200);
+        assert_eq!(told["progress"], shown);
+    }
+    let end = json!({"outcome": "failed", "error": "no route", "retry": false});
+    finish(&root, &job, end).await;
+    let all = json!({"state": "dead", "error": null});
+    let refused = root.post("/_jobs/mail/_retry", &all).await.gives(400);
+    let reason = refused["reason"].to_string();
+    assert!(reason.contains("leave `error` out to retry"), "{reason}");
+    let shown = root.get("/_jobs/mail/a").await.gives(200);
+    assert_eq!(shown["state"], "dead");
 }

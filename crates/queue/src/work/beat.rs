@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AT_ONCE, millis, unless_halted};
 use crate::add::check_json;
-use crate::{Envelope, Error, Queue, Raw, Result, Type, lock};
+use crate::{Envelope, Error, Queue, Raw, Result, Type, given, lock};
 
 /// Heartbeats in one transaction.
 const BEATS: usize = 100;
@@ -18,6 +18,8 @@ const BEATS: usize = 100;
 pub struct Beat {
     pub id: String,
     pub lock: String,
+    /// `null` replaces earlier progress, too.
+    #[serde(default, deserialize_with = "given")]
     pub progress: Option<Raw>,
 }
 

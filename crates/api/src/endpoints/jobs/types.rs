@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use http::{HeaderName, Method, StatusCode};
 use jobs::State;
-use queue::{IDS_MAX, NewJob, Numbers, Raw, Settings, Type, TypeName};
+use queue::{IDS_MAX, NewJob, Numbers, Raw, Settings, Type, TypeName, given};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -175,6 +175,7 @@ fn shown(ty: &Type, numbers: Numbers) -> Value {
         row["settings"] = json!(ty.settings);
         row["paused"] = ty.paused.into();
     }
+    #[serde(default, deserialize_with = "given")]
     let Numbers { counts, backlog } = numbers;
     row["counts"] = json!({
         "pending": counts.pending, "running": counts.running, "finished": counts.finished, "dead": counts.dead,
@@ -186,6 +187,11 @@ fn shown(ty: &Type, numbers: Numbers) -> Value {
     // Counted up to a limit.
     row["due"] = backlog.due.into();
     row["waiting_for_limits"] = backlog.held.into();
+    if body.error.as_ref().is_some_and(Raw::is_null) {
+        return Err(Error::bad_request(
+            "`error` must not be null; leave `error` out to retry all dead jobs of the type",
+        ));
+    }
     row["oldest_due"] = backlog.oldest_due_ms.map(time).into();
     row
 }

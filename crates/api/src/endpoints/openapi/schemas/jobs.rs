@@ -45,7 +45,8 @@ pub(super) fn body(path: &str, method: &str) -> Value {
             held(&run, &claim, &["outcome"])
         }
         "_retry" if !path.contains("{id}") => {
-            let fields = json!({"state": {"enum": ["dead"]}, "error": {}});
+            let error = json!({"not": {"type": "null"}});
+            let fields = json!({"state": {"enum": ["dead"]}, "error": error});
             closed(&fields, &["state"])
         }
         _ => json!({}),
