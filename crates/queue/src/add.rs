@@ -401,7 +401,7 @@ fn due_ms(delay: Option<Seconds>, due: Option<&str>, now_ms: i64) -> Result<i64>
 }
 
 /// The first 128 bits of a hash of texts.
-fn digest(texts: &[&str]) -> u128 {
+pub(crate) fn digest(texts: &[&str]) -> u128 {
     let mut hash = Sha256::new();
     for text in texts {
         hash.update((text.len() as u64).to_be_bytes());

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use store::{RangeOptions, Transaction};
 use tokio_util::sync::CancellationToken;
 
-use crate::add::job_id;
+use crate::add::{digest, job_id};
 use crate::cron::Timing;
 use crate::name::check_name;
 use crate::{Envelope, Error, NewJob, Queue, Result, Seconds, TypeName, keys, row, types};
@@ -277,13 +277,20 @@ impl Queue {
             .await
     }
 
-    /// Adds a job of a schedule now, besides its occurrences; returns its id.
-    pub async fn run_schedule(&self, name: &str) -> Result<String> {
-        let op = &self.jobs().op();
+    /// Adds a job of a schedule now, besides its occurrences; returns its id. With a `repeat` key, a request that is repeated
+    /// adds nothing twice while its job exists.
+    pub async fn run_schedule(&self, name: &str, repeat: Option<&str>) -> Result<String> {
+        let mut op = self.jobs().op();
+        let mut which = time(op.now_ms);
+        if let Some(key) = repeat {
+            op.bits = digest(&["schedule", name, key]);
+            which = format!("{:032x}", op.bits);
+        }
+        let op = &op;
         let found = self.schedule(name).await?.readable()?;
         let ty = self.find(&TypeName::new(&found.schedule.ty)?).await?;
         let (ty, found) = (&*ty, &found);
-        let (id, ready) = self.check(ty, found.job_of(op.now_ms, "now-"), op.now_ms, || 0)?;
+        let (id, ready) = self.check(ty, found.job_of(&format!("now-{which}")), op.now_ms, || 0)?;
         let ready = &[ready];
         (self.jobs().store())
             .transact("run_schedule", |tx| async move {
@@ -405,7 +412,7 @@ impl Queue {
                     found.skipped += 1;
                     fired.error = Some("the job of an earlier occurrence is not finished".into());
                 } else {
-                    match self.check(&ty, found.job_of(at_ms, ""), at_ms, || 0) {
+                    match self.check(&ty, found.job_of(&time(at_ms)), at_ms, || 0) {
                         Ok((id, ready)) => {
                             self.add_in(tx, op, &ty, &[ready]).await?;
                             fired.id = Some(id);
@@ -429,9 +436,9 @@ impl Scheduled {
     }
 
     /// The job of an occurrence, whose id names it.
-    fn job_of(&self, at_ms: i64, prefix: &str) -> NewJob {
+    fn job_of(&self, which: &str) -> NewJob {
         let mut job = self.schedule.job.clone();
-        let id = || format!("{}@{prefix}{}", self.name, time(at_ms));
+        let id = || format!("{}@{which}", self.name);
         job.id = Some(job.id.unwrap_or_else(id));
         job
     }

@@ -11,7 +11,7 @@ mod working;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use http::Method;
+use http::{HeaderName, Method};
 use jiff::Timestamp;
 use queue::{Raw, Type, TypeName};
 use serde::de::DeserializeOwned;
@@ -21,6 +21,9 @@ use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
 use crate::route::{JobPart, QueueRoute, TypePart};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const KEY_BYTES_MAX: usize = 256;
 
 /// Ten thousand claims may wait, so each has a future of its own size.
 pub(crate) fn answer(call: &mut Call, route: QueueRoute) -> BoxFuture<'_, Result<Reply, Error>> {
@@ -90,6 +93,22 @@ async fn find_any(call: &Call, ty: &str) -> Result<Arc<Type>, Error> {
     let own = call.shared.queue.own_types().await?;
     let found = own.into_iter().find(|own| own.name.as_str() == ty);
     found.map(Arc::new).ok_or(missing)
+}
+
+/// The key of a request that may be repeated. Another caller's key is another key.
+fn repeat_key(call: &Call) -> Result<Option<String>, Error> {
+    let Some(key) = call.headers.get(&IDEMPOTENCY_KEY) else {
+        return Ok(None);
+    };
+    // One that is not ASCII is refused like one that is empty.
+    let key = key.to_str().unwrap_or_default();
+    if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+        return Err(Error::bad_request(format!(
+            "`Idempotency-Key` must have from 1 to {KEY_BYTES_MAX} ASCII characters"
+        )));
+    }
+    let caller = call.caller().name.as_deref().unwrap_or_default();
+    Ok(Some(format!("{caller}\0{key}")))
 }
 
 /// Reads the JSON of the body; what is unknown in it is named.

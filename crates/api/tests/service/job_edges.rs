@@ -142,3 +142,35 @@ async fn an_explicit_null_is_not_absent() {
     let shown = root.get("/_jobs/mail/a").await.gives(200);
     assert_eq!(shown["state"], "dead");
 }
+
+#[tokio::test]
+async fn a_repeated_run_of_a_schedule_adds_one_job() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let nightly = json!({"type": "mail", "job": {"data": 1}, "cron": "30 2 * * *"});
+    root.put("/_schedules/nightly", &nightly).await.gives(201);
+    let fixed = json!({"type": "mail", "job": {"id": "one", "data": 1}, "cron": "30 2 * * *"});
+    root.put("/_schedules/fixed", &fixed).await.gives(201);
+    for name in ["nightly", "fixed"] {
+        let path = format!("/_schedules/{name}/_run");
+        let keyed = root.clone().with("idempotency-key", "k");
+        let first = keyed.post(&path, &Value::Null).await.gives(201);
+        let job = claim(&root, 5, 0).await;
+        assert_eq!(job.len(), 1, "{name}");
+        assert_eq!(job[0]["id"], first["id"]);
+        finish(&root, &job[0], json!({"outcome": "done"})).await;
+        fixture.clock.set_ms(fixture.clock.now_ms() + 5_000);
+        let again = keyed.post(&path, &Value::Null).await.gives(201);
+        assert_eq!(again["id"], first["id"]);
+        assert_eq!(claim(&root, 5, 0).await.len(), 0, "{name}");
+        let other = root.clone().with("idempotency-key", "l");
+        other.post(&path, &Value::Null).await.gives(201);
+        let job = claim(&root, 5, 0).await.remove(0);
+        finish(&root, &job, json!({"outcome": "done"})).await;
+    }
+    let bad = root.with("idempotency-key", "");
+    let bad = bad.with("idempotency-key", &"k".repeat(257));
+    let refused = bad.post("/_schedules/nightly/_run", &Value::Null).await;
+    let reason = refused.gives(400)["reason"].to_string();
+    assert!(reason.contains("`Idempotency-Key` must have"), "{reason}");
+}

@@ -266,7 +266,7 @@ async fn occurrences_are_skipped_while_their_job_is_not_finished() {
     fire(&queue, &clock, minute(4)).await;
     assert_eq!(queue.jobs().counts(&ty.ty).await.unwrap().pending, 2);
     assert_eq!(
-        queue.run_schedule("a").await.unwrap(),
+        queue.run_schedule("a", None).await.unwrap(),
         "a@now-2026-11-23T00:04:00Z"
     );
     assert_eq!(queue.schedule("a").await.unwrap().next_ms, minute(5));

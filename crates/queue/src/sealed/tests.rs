@@ -317,7 +317,7 @@ async fn the_data_of_a_schedule_is_sealed() {
     )
     .unwrap();
     queue.put_schedule("nightly", &schedule).await.unwrap();
-    assert_eq!(queue.run_schedule("nightly").await.unwrap(), "1");
+    assert_eq!(queue.run_schedule("nightly", None).await.unwrap(), "1");
     assert!(!shows_secret(&store).await);
     assert_eq!(
         data(&queue, &mail, "1").await.unwrap(),
@@ -354,7 +354,7 @@ async fn a_schedule_that_cannot_be_read_is_shown_and_replaced() {
     let shown = b.schedule("nightly").await.unwrap();
     assert_eq!(shown.unreadable, Some(error));
     // Without the data there is no job to add, and the data stays as it is.
-    let refused = b.run_schedule("nightly").await.unwrap_err();
+    let refused = b.run_schedule("nightly", None).await.unwrap_err();
     assert!(matches!(refused, Error::Unreadable(_)), "{refused}");
     let holder = jobs::Holder::new("scheduler").unwrap();
     let claim = (b.jobs()).claim_by(&schedules_type(), &holder, 2, i64::MAX);
@@ -364,7 +364,7 @@ async fn a_schedule_that_cannot_be_read_is_shown_and_replaced() {
     assert!(matches!(refused, Error::Unreadable(_)), "{refused}");
     assert_eq!(a.schedule("nightly").await.unwrap().schedule, schedule);
     b.put_schedule("nightly", &schedule).await.unwrap();
-    assert_eq!(b.run_schedule("nightly").await.unwrap(), "1");
+    assert_eq!(b.run_schedule("nightly", None).await.unwrap(), "1");
     assert_eq!(
         data(&b, &mail, "1").await.unwrap(),
         r#"{"password":"hunter2"}"#

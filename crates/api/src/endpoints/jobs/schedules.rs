@@ -5,7 +5,7 @@ use queue::{Schedule, Scheduled};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{body, page_limit, time};
+use super::{body, page_limit, repeat_key, time};
 use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
@@ -78,7 +78,10 @@ pub(crate) async fn one(call: &mut Call, name: &str) -> Result<Reply, Error> {
 
 pub(crate) async fn run(call: &Call, name: &str) -> Result<Reply, Error> {
     call.allow("POST")?;
-    let id = call.shared.queue.run_schedule(name).await?;
+    let repeat = repeat_key(call)?;
+    let id = (call.shared.queue)
+        .run_schedule(name, repeat.as_deref())
+        .await?;
     Ok(reply::json(
         StatusCode::CREATED,
         &json!({"ok": true, "id": id}),

@@ -1,20 +1,18 @@
 //! Types: their settings, their numbers, adding jobs, and what operators do to all jobs of a type.
 
 use futures::future::try_join_all;
-use http::{HeaderName, Method, StatusCode};
+use http::{Method, StatusCode};
 use jobs::State;
 use queue::{IDS_MAX, NewJob, Numbers, Raw, Settings, Type, TypeName, given};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{body, page_limit, reading, refused, time};
+use super::{body, page_limit, reading, refused, repeat_key, time};
 use crate::call::Call;
 use crate::reply::{self, Reply};
 use crate::{Error, access};
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const KEY_BYTES_MAX: usize = 256;
 /// Types per page.
 const TYPES_MAX: usize = 1_000;
 /// Due jobs that are counted.
@@ -91,24 +89,7 @@ fn parse_settings(text: &str) -> Result<Settings, Error> {
 /// One job, or many as `{"jobs": [...]}`.
 async fn add(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     call.check_json()?;
-    // One that is not ASCII is refused like one that is empty.
-    let repeat =
-        (call.headers.get(&IDEMPOTENCY_KEY)).map(|key| key.to_str().unwrap_or_default().to_owned());
-    if repeat
-        .as_ref()
-        .is_some_and(|key| !(1..=KEY_BYTES_MAX).contains(&key.len()))
-    {
-        return Err(Error::bad_request(format!(
-            "`Idempotency-Key` must have from 1 to {KEY_BYTES_MAX} ASCII characters"
-        )));
-    }
-    // Another caller's key is another key.
-    let repeat = repeat.map(|key| {
-        format!(
-            "{}\0{key}",
-            call.caller().name.as_deref().unwrap_or_default()
-        )
-    });
+    let repeat = repeat_key(call)?;
     let (new, many) = call.parse(parse_jobs).await?;
     let mut answers = call.shared.queue.add(ty, new, repeat.as_deref()).await?;
     if !many {
@@ -175,7 +156,6 @@ fn shown(ty: &Type, numbers: Numbers) -> Value {
         row["settings"] = json!(ty.settings);
         row["paused"] = ty.paused.into();
     }
-    #[serde(default, deserialize_with = "given")]
     let Numbers { counts, backlog } = numbers;
     row["counts"] = json!({
         "pending": counts.pending, "running": counts.running, "finished": counts.finished, "dead": counts.dead,
@@ -187,11 +167,6 @@ fn shown(ty: &Type, numbers: Numbers) -> Value {
     // Counted up to a limit.
     row["due"] = backlog.due.into();
     row["waiting_for_limits"] = backlog.held.into();
-    if body.error.as_ref().is_some_and(Raw::is_null) {
-        return Err(Error::bad_request(
-            "`error` must not be null; leave `error` out to retry all dead jobs of the type",
-        ));
-    }
     row["oldest_due"] = backlog.oldest_due_ms.map(time).into();
     row
 }
@@ -200,6 +175,7 @@ fn shown(ty: &Type, numbers: Numbers) -> Value {
 #[serde(deny_unknown_fields)]
 struct RetryBody {
     state: String,
+    #[serde(default, deserialize_with = "given")]
     error: Option<Raw>,
 }
 
@@ -209,6 +185,11 @@ pub(super) async fn retry(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     if reading::state(&body.state)? != State::Dead {
         return Err(Error::bad_request(
             "`state` must be dead: other jobs are not retried",
+        ));
+    }
+    if body.error.as_ref().is_some_and(Raw::is_null) {
+        return Err(Error::bad_request(
+            "`error` must not be null; leave `error` out to retry all dead jobs of the type",
         ));
     }
     let error = body.error.as_ref().map(Raw::summary);

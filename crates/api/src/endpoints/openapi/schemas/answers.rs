@@ -76,7 +76,7 @@ pub(super) fn headers(path: &str, method: &str) -> Vec<Value> {
         json!({"name": name, "in": "header", "required": required, "description": description, "schema": schema})
     };
     match (path, method) {
-        ("/_jobs/{type}", "post") => vec![of(
+        ("/_jobs/{type}" | "/_schedules/{schedule}/_run", "post") => vec![of(
             "Idempotency-Key",
             "Makes a repeated request add nothing twice",
             json!({"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[ -~]+$"}),
