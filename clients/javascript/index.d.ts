@@ -158,7 +158,7 @@ export class Client {
   send(
     method: string,
     path: string,
-    options?: Signalled & { body?: Json; headers?: Record<string, string>; wait_sec?: number },
+    options?: Signalled & { body?: Json; headers?: Record<string, string>; wait_sec?: number; isRepeatable?: boolean },
   ): Promise<any>;
   putType(type: string, settings?: Settings): Promise<void>;
   types(): Promise<TypeInfo[]>;
@@ -186,12 +186,12 @@ export class Client {
   /** Resolves with when it occurs next. */
   putSchedule(name: string, settings: Schedule): Promise<string>;
   /** Resolves with the id of the job. */
-  runSchedule(name: string): Promise<string>;
+  runSchedule(name: string, options?: { idempotency_key?: string }): Promise<string>;
   removeSchedule(name: string): Promise<void>;
   /** A page of schedules; pass its `next` as `after`. */
   schedules(query?: { limit?: number; after?: string }): Promise<{ schedules: ScheduleInfo[]; next: string | null }>;
   schedule(name: string): Promise<ScheduleInfo>;
-  /** Resolves with the text of the token, which is shown only this time. */
+  /** Resolves with the text of the token, which is shown only this time: if it is lost, revoke the token. */
   makeToken(token: NewToken): Promise<string>;
   tokens(): Promise<TokenInfo[]>;
   revokeToken(name: string): Promise<void>;

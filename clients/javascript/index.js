@@ -1,6 +1,7 @@
 // Client and worker for Davenport's job queue, for Node and browsers.
 
-// Before each further try, in milliseconds. All requests can be repeated: jobs are added with an `Idempotency-Key`.
+// Before each further try, in milliseconds. Requests can be repeated, as jobs are added with an `Idempotency-Key`; only tokens are
+// made once.
 const PAUSES = [0, 100, 500, 2_000];
 const UNAVAILABLE = [502, 503, 504];
 const BEATS_MAX = 500;
@@ -153,11 +154,12 @@ export class Client {
   pause = (type) => this.send("POST", path([type, "_pause"])).then(() => {});
   resume = (type) => this.send("POST", path([type, "_resume"])).then(() => {});
   putSchedule = (name, settings) => this.send("PUT", schedule(name), { body: settings }).then((answer) => answer.next);
-  runSchedule = (name) => this.send("POST", `${schedule(name)}/_run`).then((answer) => answer.id);
+  runSchedule = (name, { idempotency_key = uuid() } = {}) =>
+    this.send("POST", `${schedule(name)}/_run`, { headers: { "Idempotency-Key": idempotency_key } }).then((answer) => answer.id);
   removeSchedule = (name) => this.send("DELETE", schedule(name)).then(() => {});
   schedules = (query) => this.send("GET", path([], query, "_schedules"));
   schedule = (name) => this.send("GET", schedule(name));
-  makeToken = (token) => this.send("POST", "/_tokens", { body: token }).then((answer) => answer.token);
+  makeToken = (token) => this.send("POST", "/_tokens", { body: token, isRepeatable: false }).then((answer) => answer.token);
   tokens = () => this.send("GET", "/_tokens").then((answer) => answer.tokens);
   revokeToken = (name) => this.send("DELETE", `/_tokens/${encodeURIComponent(name)}`).then(() => {});
   beat = (type, jobs, options) => this.send("POST", path([type, "_beat"]), { ...options, body: { jobs } });
@@ -232,7 +234,7 @@ export class Client {
   }
 
   /** Makes a request. Rejects with a ServiceError, or an UnreachableError. */
-  async send(method, path, { body, text = body === undefined ? undefined : JSON.stringify(body), headers, wait_sec = 0, signal } = {}) {
+  async send(method, path, { body, text = body === undefined ? undefined : JSON.stringify(body), headers, wait_sec = 0, signal, isRepeatable = true } = {}) {
     for (let tried = 0; ; tried += 1) {
       const limit = new AbortController();
       const abort = () => limit.abort(signal.reason);
@@ -245,15 +247,14 @@ export class Client {
         signal?.throwIfAborted();
         const isRefused = error instanceof ServiceError;
         if (isRefused && !UNAVAILABLE.includes(error.status)) throw error;
-        if (tried === PAUSES.length) {
-          const { base } = this.#servers[this.#at];
-          throw isRefused ? error : new UnreachableError(`cannot reach ${base}: ${error.cause ?? error}`, { cause: error });
-        }
+        const { base } = this.#servers[this.#at];
+        this.#at = (this.#at + 1) % this.#servers.length;
+        const unreachable = () => new UnreachableError(`cannot reach ${base}: ${error.cause ?? error}`, { cause: error });
+        if (!isRepeatable || tried === PAUSES.length) throw isRefused ? error : unreachable();
       } finally {
         clearTimeout(timer);
         signal?.removeEventListener("abort", abort);
       }
-      this.#at = (this.#at + 1) % this.#servers.length;
       await sleep(PAUSES[tried] * (0.5 + Math.random() / 2), signal);
     }
   }

@@ -56,6 +56,15 @@ test("calls at the same time share a request, and have an answer each", async ()
   await assert.rejects(counting.enqueue(type, 1n), TypeError);
 });
 
+test("a repeated run of a schedule adds one job", async () => {
+  await client.putSchedule(type, { type, every_sec: 3_600, job: { data: 1 } });
+  const ids = [];
+  for (const idempotency_key of ["monday", "monday", "tuesday"]) ids.push(await client.runSchedule(type, { idempotency_key }));
+  assert.deepEqual([ids[0], new Set(ids).size], [ids[1], 2]);
+  assert.equal((await client.typeInfo(type)).counts.pending, 2);
+  await client.removeSchedule(type);
+});
+
 test("a repeated request adds nothing twice", async () => {
   for (const _ of [1, 2]) await client.enqueue(type, 1, { idempotency_key: "order-1" });
   await client.enqueue(type, 1);

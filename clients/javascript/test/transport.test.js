@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import tls from "node:tls";
 import { promisify } from "node:util";
-import { Client } from "davenport-jobs";
+import { Client, UnreachableError } from "davenport-jobs";
 
 const run = promisify(execFile);
 const body = JSON.stringify({ id: "ü€😀", state: "pending" });
@@ -129,9 +129,21 @@ test("servers with TLS have to be who they say they are, and an idle connection 
   await once(server, "listening");
   t.after(() => server.close());
   const source = `
-    import { Client } from "davenport-jobs";
+    import { Client, UnreachableError } from "davenport-jobs";
     for (const host of ["localhost", "127.0.0.1"]) console.log((await new Client(\`https://\${host}:${server.address().port}\`).get("t", "a")).id);`;
   const ask = (env) => run(process.execPath, ["--input-type=module", "-e", source], { cwd: import.meta.dirname ?? new URL(".", import.meta.url), env: { ...process.env, ...env } });
   assert.equal((await ask({ NODE_EXTRA_CA_CERTS: cert })).stdout, "ü€😀\nü€😀\n");
   await assert.rejects(ask({}), /self-signed certificate/);
+});
+
+test("a token is made once, and other requests are repeated", async (t) => {
+  const asked = [];
+  const [client] = await serving(t, (socket, request) => {
+    asked.push([request.split(" ")[1], /idempotency-key: (.*)\r/i.exec(request)?.[1]]);
+    socket.destroy();
+  });
+  await assert.rejects(client.makeToken({ name: "t", rights: ["read"] }), UnreachableError);
+  assert.deepEqual(asked.splice(0), [["/base/_tokens", undefined]]);
+  await assert.rejects(client.runSchedule("s", { idempotency_key: "monday" }), UnreachableError);
+  assert.deepEqual(asked, Array(5).fill(["/base/_schedules/s/_run", "monday"]));
 });
