@@ -4,8 +4,11 @@ import asyncio
 import os
 import signal
 import unittest
+import urllib.request
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 from davenport_jobs import AsyncClient, Client, Request, ServiceError
@@ -47,6 +50,45 @@ class TestClient(ServiceCase):
         self.assertEqual(ids[0], ids[1])
         self.client.enqueue(self.type, 1)
         self.assertEqual(self.client.type_info(self.type)["counts"]["pending"], 2)
+
+    def test_a_repeated_run_of_a_schedule_adds_one_job(self) -> None:
+        self.client.put_schedule(self.type, type=self.type, every_sec=3600, job={"data": 1})
+        ids = [self.client.run_schedule(self.type, idempotency_key=key) for key in ("monday", "monday", "tuesday")]
+        self.assertEqual((ids[0], len(set(ids))), (ids[1], 2))
+        self.assertEqual(self.client.type_info(self.type)["counts"]["pending"], 2)
+        self.client.remove_schedule(self.type)
+
+    def test_a_token_is_made_once(self) -> None:
+        asked: list[bytes] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """Reads requests, and loses the answers."""
+            asked.append((await reader.readuntil(b"\r\n")).split(b" ")[1])
+            writer.close()
+
+        async def ask() -> None:
+            server = await asyncio.start_server(answer, "127.0.0.1", 0)
+            client = AsyncClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            for request in (client.make_token("t", ["read"]), client.run_schedule("s")):
+                with self.assertRaises(ConnectionError):
+                    await request
+            server.close()
+
+        asyncio.run(ask())
+        self.assertEqual(asked, [b"/_tokens"] + [b"/_schedules/s/_run"] * 5)
+
+    def test_integers_of_any_length_are_read(self) -> None:
+        long = "1" * 5_000
+        text = '{"data": [%s, 7], "id": "long"}' % long
+        with urllib.request.urlopen(
+            urllib.request.Request(
+                f"http://127.0.0.1:{self.service.port}/_jobs/{self.type}", text.encode(),
+                {"Content-Type": "application/json", "Authorization": "Basic " + b64encode(b"root:s3cret").decode()},
+            )
+        ) as added:  # fmt: skip
+            self.assertEqual(added.status, 201)
+        data = self.client.claim(self.type, "w")["jobs"][0]["data"]
+        self.assertEqual((data, type(data[1])), ([Decimal(long), 7], int))
 
     def test_a_full_queue_says_when_to_come_again(self) -> None:
         self.client.put_type(self.type, max_pending=1)

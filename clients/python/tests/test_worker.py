@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 import unittest
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 from davenport_jobs import Again, AsyncClient, Client, Failed, Halted, Job, ServiceError, Worker
 from service import Program, Service, ServiceCase, until
@@ -109,6 +111,23 @@ class TestWorker(ServiceCase):
         with working(Worker(self.client, self.type, handle)):
             job = self.end(self.client.enqueue(self.type, 1))
         self.assertEqual((job["state"], job["error"]["type"]), ("dead", "CancelledError"))
+
+    def test_data_that_is_nested_too_deeply_fails_its_job_only(self) -> None:
+        # The service refuses such data, but may have some of an earlier version.
+        loads = json.loads
+
+        def parse(text: bytes, **options: Any) -> Any:
+            if b'"deep"' in text:
+                raise RecursionError
+            return loads(text, **options)
+
+        ids = [self.client.enqueue(self.type, data) for data in ("deep", "flat")]
+        with mock.patch("davenport_jobs._client.json.loads", parse):
+            with working(Worker(self.client, self.type, lambda job: job.data)):
+                self.assertEqual(self.end(ids[1])["result"], "flat")
+                until(lambda: self.client.type_info(self.type)["counts"]["dead"] == 1)
+        job = self.client.get(self.type, ids[0])
+        self.assertEqual((len(job["attempts"]), job["error"][:24]), (1, "its data cannot be read:"))
 
     def test_progress_that_cannot_be_stored_costs_no_job(self) -> None:
         self.client.put_type(self.type, max_data_bytes=100, timeout_sec=1)

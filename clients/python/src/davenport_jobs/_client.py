@@ -13,6 +13,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, TypeVar, Unpack
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 # Status, headers, and the body piece by piece.
 Response = tuple[int, dict[str, str], AsyncIterator[bytes]]
-# Before each further try. All requests can be repeated: jobs are added with an `Idempotency-Key`.
+# Before each further try. Requests can be repeated, as jobs are added with an `Idempotency-Key`; only tokens are made once.
 PAUSES = (0.0, 0.1, 0.5, 2.0)
 UNAVAILABLE = (502, 503, 504)
 
@@ -34,6 +35,14 @@ class ServiceError(Exception):
     def __init__(self, status: int, error: str, reason: str, retry_after: float | None = None) -> None:
         super().__init__(f"{status} {error}: {reason}")
         self.status, self.error, self.reason, self.retry_after = status, error, reason, retry_after
+
+
+class NestedError(RecursionError):
+    """JSON of the service is nested too deeply for Python."""
+
+    def __init__(self, text: bytes) -> None:
+        super().__init__("the JSON is nested too deeply for Python")
+        self.text = text
 
 
 class AsyncClient(Requests):
@@ -57,16 +66,18 @@ class AsyncClient(Requests):
         body = b"" if request.body is None else json.dumps(request.body, allow_nan=False).encode()
         if any(not (value.isascii() and value.isprintable()) for value in request.headers.values()):
             raise ValueError("headers have printable ASCII characters only")
-        for pause in (*PAUSES, None):
+        for pause in (*(PAUSES if request.is_repeatable else ()), None):
             try:
                 async with self._sent(request, body, self._timeout_sec + request.wait_sec) as (status, headers, pieces):
                     answer = b"".join([piece async for piece in pieces])
                 return _read(request, status, headers, answer)
             except (ConnectionError, ServiceError) as error:
-                if pause is None or (isinstance(error, ServiceError) and error.status not in UNAVAILABLE):
+                if isinstance(error, ServiceError) and error.status not in UNAVAILABLE:
                     raise
-            await self.close()
-            self._at = (self._at + 1) % len(self._urls)
+                await self.close()
+                self._at = (self._at + 1) % len(self._urls)
+                if pause is None:
+                    raise
             await asyncio.sleep(pause * random.uniform(0.5, 1))
         raise AssertionError("the last try returns or raises")
 
@@ -83,7 +94,7 @@ class AsyncClient(Requests):
                     # The last event has an id.
                     is_over = is_over or line.startswith(b"id:")
                     if line.startswith(b"data:"):
-                        yield json.loads(line[5:])
+                        yield _parse(line[5:])
             if status != 200:
                 _read(request, status, headers, text)
             if not is_over:
@@ -96,11 +107,11 @@ class AsyncClient(Requests):
 
     @contextlib.asynccontextmanager
     async def _sent(self, request: Request[Any], body: bytes, timeout_sec: float | None) -> AsyncIterator[Response]:
-        """Sends a request and reads the head of the response. Without a timeout, on a new connection."""
+        """Sends a request and reads the head of the response. Without a timeout, or only once, on a new connection."""
         url = self._urls[self._at]
         try:
             async with asyncio.timeout(timeout_sec):
-                streams = self._idle.pop() if self._idle and timeout_sec else await self._open(url)
+                streams = self._idle.pop() if self._idle and timeout_sec and request.is_repeatable else await self._open(url)
                 try:
                     streams[1].write(self._head(url, request, len(body)) + body)
                     await streams[1].drain()
@@ -147,9 +158,20 @@ async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncI
         yield await reader.read()
 
 
+def _parse(text: bytes) -> Any:
+    """Integers that are too long for `int` are decimals."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        # Shorter ones always have an `int`.
+        return json.loads(text, parse_int=lambda digits: Decimal(digits) if len(digits) > 640 else int(digits))
+    except RecursionError as error:
+        raise NestedError(text) from error
+
+
 def _read(request: Request[T], status: int, headers: dict[str, str], body: bytes) -> T:
     try:
-        answer = json.loads(body)
+        answer = _parse(body)
     except ValueError:
         # From a proxy.
         status, text = max(status, 400), body[:200].decode("utf-8", "replace")

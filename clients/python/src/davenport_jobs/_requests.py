@@ -29,6 +29,8 @@ class Request(Generic[T]):
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
     wait_sec: float = 0
+    # Whether it may be repeated if its answer is lost.
+    is_repeatable: bool = True
 
 
 class _Method(Generic[P, T]):
@@ -54,6 +56,10 @@ def _given(**members: object) -> dict[str, Any]:
     return {name.rstrip("_"): value for name, value in members.items() if value is not None}
 
 
+def _key(given: str | None) -> dict[str, str]:
+    return {"Idempotency-Key": given or str(uuid.uuid4())}
+
+
 def _plain(method: str, *tail: str, member: str | None = None, root: str = "_jobs") -> Any:
     """A request without a body. Its arguments are in its path, before the tail."""
     return _Method(lambda client, *args: Request(method, path(*args, *tail, root=root), member))
@@ -69,8 +75,6 @@ class Requests:
     pause: _Method[[str], None] = _plain("POST", "_pause", member="")
     resume: _Method[[str], None] = _plain("POST", "_resume", member="")
     schedule: _Method[[str], ScheduleInfo] = _plain("GET", root="_schedules")
-    # Adds a job of a schedule now, and returns its id.
-    run_schedule: _Method[[str], str] = _plain("POST", "_run", member="id", root="_schedules")
     remove_schedule: _Method[[str], None] = _plain("DELETE", member="", root="_schedules")
     tokens: _Method[[], List[TokenInfo]] = _plain("GET", member="tokens", root="_tokens")
     revoke_token: _Method[[str], None] = _plain("DELETE", member="", root="_tokens")
@@ -91,16 +95,14 @@ class Requests:
             raise ValueError("`due` has no time zone")
         when = due and due.isoformat()
         job = _given(id=id, delay_sec=delay_sec, due=when, class_=class_, tenant=tenant, key=key, on_exists=on_exists)
-        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        return Request("POST", path(type), "id", {"data": data, **job}, headers)
+        return Request("POST", path(type), "id", {"data": data, **job}, _key(idempotency_key))
 
     @_Method
     def enqueue_many(
         self, type: str, jobs: Sequence[NewJob], *, idempotency_key: str | None = None
     ) -> Request[List[Added]]:
         """Adds up to 500 jobs, of which some may be refused."""
-        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        return Request("POST", path(type), "results", {"jobs": jobs}, headers)
+        return Request("POST", path(type), "results", {"jobs": jobs}, _key(idempotency_key))
 
     @_Method
     def claim(self, type: str, worker: str, *, count: int = 1, wait_sec: float = 0) -> Request[Claim]:
@@ -142,6 +144,11 @@ class Requests:
         return Request("PUT", path(name, root="_schedules"), "next", settings)
 
     @_Method
+    def run_schedule(self, name: str, *, idempotency_key: str | None = None) -> Request[str]:
+        """Adds a job of a schedule now, and returns its id."""
+        return Request("POST", path(name, "_run", root="_schedules"), "id", None, _key(idempotency_key))
+
+    @_Method
     def schedules(self, *, limit: int = 100, after: str | None = None) -> Request[Schedules]:
         """A page of schedules; pass its `next` as `after`."""
         return Request("GET", path(root="_schedules", limit=limit, after=after))
@@ -150,6 +157,6 @@ class Requests:
     def make_token(
         self, name: str, rights: Sequence[Right], *, types: Sequence[str] | None = None, expires_sec: float | None = None
     ) -> Request[str]:
-        """Makes an API token, and returns its text, which is shown only this time."""
+        """Makes an API token, and returns its text, which is shown only this time: if it is lost, revoke the token."""
         body = _given(name=name, rights=rights, types=types, expires_sec=expires_sec)
-        return Request("POST", path(root="_tokens"), "token", body)
+        return Request("POST", path(root="_tokens"), "token", body, is_repeatable=False)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import os
 import random
+import re
 import signal
 import socket
 import threading
@@ -15,12 +17,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from ._client import AsyncClient, Client, ServiceError
+from ._client import AsyncClient, Client, NestedError, ServiceError
 from ._types import Beaten, Claimed, Ended, Finish
 
 T = TypeVar("T")
 log = logging.getLogger("davenport_jobs")
 BEATS_MAX = 500
+# The beginning of a claimed job in a response.
+CLAIMED = re.compile(rb'"jobs":\[\{"id":("(?:[^"\\]|\\.)*"),"lock":("[^"]*")')
 # Between heartbeats with progress, between tries to reach the service, and to give back what did not end in time.
 PROGRESS_SEC, UNREACHABLE_SEC, LAST_SEC = 0.5, 5.0, 10.0
 
@@ -138,7 +142,11 @@ class Worker:
             try:
                 reply = await self._finish([ended] if ended else [])
             except (ConnectionError, ServiceError, TypeError, ValueError, RecursionError) as error:
-                if _is_passing(error):
+                if isinstance(error, NestedError) and (unread := CLAIMED.search(error.text)):
+                    id, lock = map(json.loads, unread.groups())
+                    log.error("%s cannot be read: %s", id, error)
+                    ended = Ended(id=id, lock=lock, outcome="failed", error=f"its data cannot be read: {error}", retry=False)
+                elif _is_passing(error):
                     log.warning("%s; trying again", error)
                     await self._unless_stopping(asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1)))
                 elif ended and not (isinstance(error, ServiceError) and error.status in (401, 403, 404)):
@@ -168,14 +176,10 @@ class Worker:
             reason = error.reason if isinstance(error, ServiceError) else str(error)
             return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=reason[:1000])
         # It may be the fault of the error, or of the delay.
-        rest = ended.copy()
-        if "error" in rest:
-            del rest["error"]
-        elif rest.get("delay_sec") is not None:
-            del rest["delay_sec"]
-        else:
-            return None
-        return rest
+        for part in ("error", "delay_sec"):
+            if ended.get(part) is not None:
+                return {**ended, part: None}  # type: ignore[return-value]
+        return None
 
     async def _unless_stopping(self, call: Coroutine[Any, Any, T]) -> T | None:
         task, stopping = asyncio.create_task(call), asyncio.create_task(self._stopping.wait())
