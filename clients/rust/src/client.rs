@@ -1,4 +1,4 @@
-//! Requests. All of them can be repeated, so they are, if the service cannot be reached.
+//! Requests. They can be repeated, so they are, if the service cannot be reached. Only tokens are made once.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::{Answer, Beat, Claims, Ended, Error, JobInfo, NewJob, Page, Result, Retried};
@@ -122,7 +123,7 @@ impl Client {
         self.send(Method::GET, &["_schedules"], query, &Value::Null, "", Duration::ZERO).await
     }
 
-    /// Makes an API token, and returns its text: `{"name", "rights", "types"?, "expires_sec"?}`.
+    /// Makes an API token, and returns its text, which is shown only this time: `{"name", "rights", "types"?, "expires_sec"?}`.
     pub async fn make_token(&self, token: &Value) -> Result<String> {
         self.part(Method::POST, &["_tokens"], token, "/token").await
     }
@@ -147,28 +148,30 @@ impl Client {
         wait: Duration,
     ) -> Result<T> {
         let key = self.key.clone().unwrap_or_else(|| format!("{:016x}{:016x}", random(), random()));
-        for pause_ms in PAUSES_MS.into_iter().map(Some).chain([None]) {
+        // A token whose text was lost cannot be made again.
+        let tries = if path == ["_tokens"] && method == Method::POST { 0 } else { PAUSES_MS.len() };
+        for pause_ms in PAUSES_MS.into_iter().take(tries).map(Some).chain([None]) {
             let at = self.inner.at.load(Ordering::Relaxed);
-            let mut request = self.request(method.clone(), path, query).timeout(TIMEOUT + wait);
-            if !body.is_null() {
-                request = request.header("idempotency-key", &key).json(body);
-            }
+            let request = self.request(method.clone(), path, query).timeout(TIMEOUT + wait);
+            let request = request.header("idempotency-key", &key);
+            let request = if body.is_null() { request } else { request.json(body) };
             let answered = match request.send().await {
                 Ok(response) => read(response).await,
                 Err(error) => Err(Error::Unreachable(error)),
             };
-            match (answered, pause_ms) {
-                (Ok(mut answer), _) => {
-                    let answer = answer.pointer_mut(part).map(Value::take);
-                    return Ok(serde_json::from_value(answer.unwrap_or_default())?);
+            let error = match answered {
+                Ok(text) if part.is_empty() => return Ok(serde_json::from_slice(&text)?),
+                Ok(text) => {
+                    let answer: Value = serde_json::from_slice(&text)?;
+                    return Ok(T::deserialize(answer.pointer(part).unwrap_or(&Value::Null))?);
                 }
-                (Err(error), Some(pause_ms)) if error.is_passing() => {
-                    self.inner.at.store(at.wrapping_add(1), Ordering::Relaxed);
-                    let pause_ms = pause_ms / 2 + random() % (pause_ms / 2 + 1);
-                    tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-                }
-                (Err(error), _) => return Err(error),
-            }
+                Err(error) if !error.is_passing() => return Err(error),
+                Err(error) => error,
+            };
+            self.inner.at.store(at.wrapping_add(1), Ordering::Relaxed);
+            let Some(pause_ms) = pause_ms else { return Err(error) };
+            let pause_ms = pause_ms / 2 + random() % (pause_ms / 2 + 1);
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         }
         unreachable!("the last try returns")
     }
@@ -218,13 +221,6 @@ requests! {
     revoke_token(name) -> (): DELETE NOTHING of ["_tokens", name];
 }
 
-impl<T> NewJob<T> {
-    pub fn new(data: T) -> Self {
-        let (id, delay_sec, due, class) = (None, None, None, None);
-        Self { data, id, delay_sec, due, class, tenant: None, key: None, on_exists: None }
-    }
-}
-
 impl Error {
     /// Whether the same request may be answered later.
     pub(crate) fn may_pass(&self) -> bool {
@@ -237,25 +233,23 @@ impl Error {
     }
 }
 
-async fn read(response: Response) -> Result<Value> {
+async fn read(response: Response) -> Result<Vec<u8>> {
     let (status, headers) = (response.status(), response.headers());
     let after = headers.get("retry-after").and_then(|after| after.to_str().ok()?.parse().ok());
     let text = response.bytes().await.map_err(Error::Unreachable)?;
-    match serde_json::from_slice::<Value>(&text) {
-        Ok(answer) if status.is_success() => Ok(answer),
-        answer => {
-            // Others than the service answer without JSON.
-            let answer = answer.unwrap_or_default();
-            let text = String::from_utf8_lossy(&text);
-            let member = |name: &str| answer[name].as_str().map(str::to_owned);
-            Err(Error::Refused {
-                status: status.as_u16().max(400),
-                error: member("error").unwrap_or_else(|| "unexpected_response".to_owned()),
-                reason: member("reason").unwrap_or_else(|| text.chars().take(200).collect()),
-                retry_after: after.map(Duration::from_secs),
-            })
-        }
+    if status.is_success() && serde_json::from_slice::<&RawValue>(&text).is_ok() {
+        return Ok(text.into());
     }
+    // Others than the service answer without JSON.
+    let answer: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let member = |name: &str| answer[name].as_str().map(str::to_owned);
+    Err(Error::Refused {
+        status: status.as_u16().max(400),
+        error: member("error").unwrap_or_else(|| "unexpected_response".to_owned()),
+        reason: member("reason").unwrap_or_else(|| text.chars().take(200).collect()),
+        retry_after: after.map(Duration::from_secs),
+    })
 }
 
 /// Random enough for pauses and keys.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// A job to be added. Members that are `None` have the defaults of `POST /_jobs/TYPE`.
 #[derive(Debug, Clone, Serialize)]
@@ -26,6 +27,13 @@ pub struct NewJob<T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     /// `replace`, `keep` or `earliest`.
     pub on_exists: Option<String>,
+}
+
+impl<T> NewJob<T> {
+    pub fn new(data: T) -> Self {
+        let (id, delay_sec, due, class) = (None, None, None, None);
+        Self { data, id, delay_sec, due, class, tenant: None, key: None, on_exists: None }
+    }
 }
 
 /// A job as readers see it. Listings have data, progress, result and error only if asked for them.
@@ -66,14 +74,37 @@ pub struct Retried {
 
 /// A claimed job.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(from = "RawClaimed")]
 pub struct Claimed {
     pub id: String,
     pub lock: String,
     pub attempt: u32,
     pub failures: u32,
     pub data: Value,
-    #[serde(default)]
     pub progress: Value,
+    /// Why data and progress are missing: other clients can send JSON that [`Value`] cannot hold, such as `1e400`.
+    pub unreadable: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawClaimed {
+    id: String,
+    lock: String,
+    attempt: u32,
+    failures: u32,
+    data: Box<RawValue>,
+    progress: Option<Box<RawValue>>,
+}
+
+impl From<RawClaimed> for Claimed {
+    fn from(raw: RawClaimed) -> Self {
+        let RawClaimed { id, lock, attempt, failures, data, progress } = raw;
+        let progress = progress.map_or(Ok(Value::Null), |progress| serde_json::from_str(progress.get()));
+        let parts = serde_json::from_str(data.get()).and_then(|data| Ok((data, progress?)));
+        let unreadable = parts.as_ref().err().map(ToString::to_string);
+        let (data, progress) = parts.unwrap_or_default();
+        Self { id, lock, attempt, failures, data, progress, unreadable }
+    }
 }
 
 /// The answer to a claim, and to the end of runs.
@@ -144,6 +175,12 @@ pub struct WorkerOptions {
     pub concurrency: usize,
     /// How long runs may continue when the worker is stopped; then they are dropped, and their jobs run again.
     pub drain: Duration,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self { concurrency: 16, drain: Duration::from_secs(10) }
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

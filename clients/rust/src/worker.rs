@@ -24,12 +24,6 @@ const BEATS_MAX: usize = 500;
 /// The member of progress that has data of [`Task::save`].
 const SAVED: &str = "saved";
 
-impl Default for WorkerOptions {
-    fn default() -> Self {
-        Self { concurrency: 16, drain: Duration::from_secs(10) }
-    }
-}
-
 /// A job during its run.
 #[derive(Debug)]
 pub struct Task<T> {
@@ -179,7 +173,8 @@ impl Worker {
         let (runs, timeout_ms) = (Mutex::default(), AtomicU64::new(30_000));
         let handler: Handler = Box::new(move |mut claimed, run| {
             let saved = claimed.progress.get_mut(SAVED).map(Value::take);
-            match serde_json::from_value(saved.unwrap_or(claimed.data)) {
+            let data = serde_json::from_value(saved.unwrap_or(claimed.data)).map_err(|error| error.to_string());
+            match claimed.unreadable.map_or(data, Err) {
                 Ok(data) => {
                     let Claimed { id, attempt, failures, progress, .. } = claimed;
                     Box::pin(handler(Task { data, id, attempt, failures, progress, run }))
@@ -257,8 +252,7 @@ impl Shared {
                     // Such as a result that is too large.
                     tracing::warn!(%error, "the service refused the end of a run, or to give jobs");
                     let Some(end) = ended.take() else { return Err(error) };
-                    let failed = Finish::from(Failure::Retry(error.to_string()));
-                    ended = (end.finish.outcome != "failed").then_some(Ended { finish: failed, ..end });
+                    ended = refused(end, &error);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot claim a job");
@@ -297,11 +291,10 @@ impl Shared {
             let pause = PROGRESS.min(self.timeout() / 6);
             sleep(pause).await;
             let due = beaten.elapsed() + pause >= self.timeout() / 3;
-            if due {
-                beaten = Instant::now();
-            }
+            beaten = if due { Instant::now() } else { beaten };
             let mut runs = lock(&self.runs).clone();
-            runs.retain(|run| due || lock(&run.report).is_some());
+            // Others may have those that were given up: this worker would keep them from running.
+            runs.retain(|run| !run.lost.is_cancelled() && (due || lock(&run.report).is_some()));
             for part in runs.chunks(BEATS_MAX) {
                 self.beat(part).await;
             }
@@ -311,25 +304,40 @@ impl Shared {
     async fn beat(&self, runs: &[Arc<Run>]) {
         let (sent, allowed) = (Instant::now(), self.timeout());
         let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).take(), ..run.beat.clone() });
-        let beats: Vec<Beat> = beats.collect();
-        let asked = timeout(allowed / 3, self.worker.client.beat(&self.worker.ty, &beats)).await;
-        let answers = asked.unwrap_or(Err(Error::Late)).unwrap_or_else(|error| {
+        let mut beats: Vec<Beat> = beats.collect();
+        let answers = loop {
+            let asked = timeout(allowed / 3, self.worker.client.beat(&self.worker.ty, &beats)).await;
+            let error = match asked.unwrap_or(Err(Error::Late)) {
+                Ok(answers) => break answers,
+                Err(error) => error,
+            };
             tracing::warn!(jobs = runs.len(), %error, "heartbeats failed");
-            // Progress that is refused is not sent again.
-            for (run, beat) in runs.iter().zip(beats).filter(|_| error.may_pass()) {
-                let mut report = lock(&run.report);
-                *report = report.take().or(beat.progress);
+            if error.may_pass() || beats.iter().all(|beat| beat.progress.is_none()) {
+                for (run, beat) in runs.iter().zip(beats) {
+                    let mut report = lock(&run.report);
+                    *report = report.take().or(beat.progress);
+                }
+                break Vec::new();
             }
-            Vec::new()
-        });
+            // Progress that is refused is not sent again, and does not cost the worker its jobs.
+            beats.iter_mut().for_each(|beat| beat.progress = None);
+        };
         for (run, answer) in runs.iter().zip(answers) {
             run.again.store(answer.status == "again", Ordering::Relaxed);
             *lock(&run.until) = if answer.status == "halt" { sent } else { sent + allowed };
         }
-        for run in runs.iter().filter(|run| Instant::now() >= *lock(&run.until)) {
-            run.lost.cancel();
-        }
+        runs.iter().filter(|run| Instant::now() >= *lock(&run.until)).for_each(|run| run.lost.cancel());
     }
+}
+
+/// How a run ends instead, for example because its result is too large.
+fn refused(Ended { id, lock, finish }: Ended, error: &Error) -> Option<Ended> {
+    let finish = match finish {
+        Finish { outcome: "failed", error: None, .. } => return None,
+        Finish { outcome: "failed", .. } => Finish { error: None, ..finish },
+        _ => Failure::Retry(error.to_string()).into(),
+    };
+    Some(Ended { id, lock, finish })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use davenport_client::{
-    Beat, Claimed, Client, Ended, Error, Failure, Finish, NewJob, Retried, Task, Worker, WorkerOptions,
+    Beat, Claimed, Client, Ended, Error, Failure, Finish, Method, NewJob, Retried, Task, Worker, WorkerOptions,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -239,6 +239,121 @@ async fn progress_is_sent_again_if_a_heartbeat_fails() {
     assert_eq!(progress, Some(json!(50)));
 }
 
+/// A service that hangs up on each request; its path and `Idempotency-Key` are told.
+async fn mute(told: tokio::sync::mpsc::UnboundedSender<(String, String)>) -> Client {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (mut lines, mut head) = (BufReader::new(stream).lines(), Vec::new());
+            while let Ok(Some(line)) = lines.next_line().await
+                && !line.is_empty()
+            {
+                head.push(line);
+            }
+            let key = head.iter().find_map(|line| line.strip_prefix("idempotency-key: "));
+            let path = head.first().and_then(|line| line.split(' ').nth(1));
+            let _ = told.send((path.unwrap_or_default().to_owned(), key.unwrap_or_default().to_owned()));
+        }
+    });
+    client
+}
+
+#[tokio::test]
+async fn a_token_is_made_once_and_other_requests_are_repeated() {
+    let (told, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    let client = mute(told).await.keyed("monday");
+    let token = client.make_token(&json!({"name": "t", "rights": ["read"]})).await;
+    assert!(matches!(token, Err(Error::Unreachable(_))), "{token:?}");
+    let run = client.run_schedule("s").await;
+    assert!(matches!(run, Err(Error::Unreachable(_))), "{run:?}");
+    let mut paths = Vec::new();
+    while let Ok((path, key)) = asked.try_recv() {
+        assert_eq!(key, "monday");
+        paths.push(path);
+    }
+    assert_eq!(paths, ["/_tokens"].into_iter().chain(["/_schedules/s/_run"; 5]).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn failures_whose_error_cannot_be_stored_are_failures() {
+    let service = Service::new("large-errors").await;
+    let client = service.client();
+    let large = || "x".repeat(51);
+    let handler = move |task: Task<String>| async move {
+        match &*task.data {
+            "dead" => Err(Failure::Dead(large())),
+            "result" => Ok(Finish::done().result(large())),
+            _ => Err(Failure::Retry(large())),
+        }
+    };
+    client.put_type("work", &json!({"max_data_bytes": 50, "retry": {"limit": 1, "delay_sec": 0}})).await.unwrap();
+    for how in ["dead", "retry", "result"] {
+        client.enqueue("work", &job(how, how)).await.unwrap();
+    }
+    let stop = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(client.clone(), "work", "w", options(3)).run(stop.clone(), handler));
+    for (id, runs) in [("dead", 1), ("retry", 2), ("result", 2)] {
+        let ended = state(&client, id, &["dead"]).await;
+        assert_eq!((ended.error, ended.attempts.len()), (Value::Null, runs), "{id}");
+        assert!(ended.attempts.iter().all(|run| run["outcome"] == "failed"), "{id}: {:?}", ended.attempts);
+    }
+    stop.cancel();
+    worker.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn progress_that_cannot_be_stored_costs_no_job() {
+    let service = Service::new("large-progress").await;
+    let client = service.client();
+    client.put_type("work", &json!({"max_data_bytes": 100, "timeout_sec": 1})).await.unwrap();
+    let handler = |task: Task<String>| async move {
+        // Three times as long as a silent worker has.
+        for _ in 0..30 {
+            if task.data == "loud" {
+                task.report("x".repeat(101));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(Finish::done().result(task.attempt))
+    };
+    for how in ["loud", "quiet"] {
+        client.enqueue("work", &job(how, how)).await.unwrap();
+    }
+    let stop = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(client.clone(), "work", "w", options(2)).run(stop.clone(), handler));
+    for how in ["loud", "quiet"] {
+        assert_eq!(state(&client, how, &["finished", "dead"]).await.result, json!(1), "{how}");
+    }
+    stop.cancel();
+    worker.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn data_that_cannot_be_read_fails_its_job_only() {
+    let service = Service::new("odd-data").await;
+    let client = service.client();
+    client.put_type("work", &json!({})).await.unwrap();
+    let url = format!("http://root:s3cret@127.0.0.1:{}/_jobs/work", service.port);
+    for (id, data) in [("number", "1e400"), ("text", r#""\ud800""#)] {
+        let body = format!(r#"{{"id":"{id}","data":{data}}}"#);
+        let added = reqwest::Client::new().post(&url).header("content-type", "application/json").body(body);
+        assert_eq!(added.send().await.unwrap().status(), 201);
+    }
+    client.enqueue("work", &job("good", 7)).await.unwrap();
+    let stop = CancellationToken::new();
+    let handler = |task: Task<u32>| async move { Ok(Finish::done().result(task.data)) };
+    let worker = tokio::spawn(Worker::new(client.clone(), "work", "w", options(1)).run(stop.clone(), handler));
+    assert_eq!(state(&client, "good", &["finished", "dead"]).await.result, json!(7));
+    while client.type_info("work").await.unwrap()["counts"]["dead"] != 2 {
+        tokio::task::yield_now().await;
+    }
+    let failures: Value = client.ask(Method::GET, &["_jobs", "work", "_failures"], &Value::Null).await.unwrap();
+    assert!(failures["failures"][0]["error"].as_str().unwrap().starts_with("its data cannot be read"), "{failures}");
+    stop.cancel();
+    worker.await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn requests_return_their_part_of_the_answer() {
     let service = Service::new("requests").await;
@@ -264,7 +379,8 @@ async fn requests_return_their_part_of_the_answer() {
     let schedule = json!({"type": "work", "every_sec": 3600, "job": {"data": 1}});
     let next = client.put_schedule("hourly", &schedule).await.unwrap();
     assert_eq!(client.schedule("hourly").await.unwrap()["next"], next);
-    let run = client.run_schedule("hourly").await.unwrap();
+    let run = keyed.run_schedule("hourly").await.unwrap();
+    assert_eq!(keyed.run_schedule("hourly").await.unwrap(), run);
     client.remove("work", &run).await.unwrap();
     assert_eq!(client.schedules(&[]).await.unwrap()["schedules"][0]["name"], "hourly");
     client.remove_schedule("hourly").await.unwrap();
