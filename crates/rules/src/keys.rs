@@ -4,7 +4,7 @@
 //! ```text
 //! (52, 14)                        = versionstamp      changes with every rule; watched
 //! (52, 14, instance, document id) = [database, rev]   an enabled rule, in the database of this name
-//! (52, 20, server, instance, document id) = rev           a rule whose databases on this server were looked for
+//! (52, 20, server, instance, document id) = rev|source    a rule whose databases were looked for, for the source of this name
 //! (52, 21, server, database)              = sequence      a database that rules ask for calls about, when it was last looked at
 //! ```
 //!
@@ -60,6 +60,16 @@ pub(crate) fn seeded(server: &str, rule: &RuleId) -> Vec<u8> {
         &rule.instance.0[..],
         rule.doc.as_str(),
     ))
+}
+
+/// The value of [`seeded`]. A source of another name looks again: the listening jobs are those of a source.
+pub(crate) fn seeded_value(rev: &str, source: &str) -> Vec<u8> {
+    [rev, "|", source].concat().into()
+}
+
+/// All rules whose databases on a server were looked for.
+pub(crate) fn all_seeded(server: &str) -> KeyRange {
+    below(&(LAYER, SEEDED, server))
 }
 
 pub(crate) fn seen(server: &str, database: &str) -> Vec<u8> {

@@ -44,7 +44,8 @@ impl Rules {
         let look = |tx: Transaction| async move {
             let followed = replications.following_in(&tx, server).await?.is_some();
             let row = tx.snapshot().get(&keys::seeded(server, &rule.id)).await?;
-            let looked_up = row.is_some_and(|row| row == rule.rev.as_bytes());
+            let value = keys::seeded_value(&rule.rev, "");
+            let looked_up = row.is_some_and(|row| row.starts_with(&value));
             Ok::<_, ServiceError>(Watched {
                 followed,
                 looked_up,

@@ -238,7 +238,7 @@ impl RuleBook {
         &self,
         tx: &Transaction,
         op: &Op,
-        server: &str,
+        source: &Source,
         reactions: &[Reaction],
     ) -> Result<(), ServiceError> {
         let (mut ruled, mut back, mut listens) = (Vec::new(), Vec::new(), Vec::new());
@@ -253,7 +253,7 @@ impl RuleBook {
             }
         }
         let replicate = self.replications.rule_in(tx, op, &ruled);
-        let listen = listen_in(tx, server, &listens);
+        let listen = listen_in(tx, source, &listens);
         let (_, signals) = try_join(replicate, listen).await?;
         for ruled in back {
             // Rare, and large.
@@ -271,9 +271,10 @@ impl RuleBook {
 /// The signals for databases, which are known from now on, or not any more once they are deleted.
 async fn listen_in(
     tx: &Transaction,
-    server: &str,
+    source: &Source,
     listens: &[&Listen],
 ) -> Result<Vec<Signal>, ServiceError> {
+    let server = source.server().url_text();
     let snapshot = &tx.snapshot();
     let (mut rules, mut databases) = (BTreeMap::new(), BTreeMap::new());
     for listen in listens {
@@ -285,7 +286,7 @@ async fn listen_in(
     }
     let seeded = rules.into_iter().map(|(key, rev)| async move {
         let row = snapshot.get(&key).await?;
-        let is_seeded = row.is_some_and(|row| row == rev.as_bytes());
+        let is_seeded = row.is_some_and(|row| row == keys::seeded_value(rev, source.name()));
         Ok(is_seeded.then_some(key))
     });
     let known = databases.into_iter().map(|(key, is_there)| async move {

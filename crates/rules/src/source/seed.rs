@@ -11,7 +11,7 @@ use store::{RangeOptions, Transaction};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::options::SourceOptions;
+use super::options::{Source, SourceOptions};
 use super::reactions::{Reaction, Reactions, RuleBook};
 use super::sweep::{NAMES_MAX, Stopped};
 use crate::keys;
@@ -63,6 +63,8 @@ pub(super) async fn seed_forever(
 
 /// Looks for what events did not report.
 async fn look(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stopped> {
+    // Those of new rules first, as they are now: all others that are not known have come since the last look.
+    seed(reactions, connection, false).await?;
     reactions.heard.begin_look();
     listen_again(reactions, connection).await?;
     seed(reactions, connection, true).await?;
@@ -98,8 +100,7 @@ async fn wait(
 async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Result<(), Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let set = book.current().await?;
-    let server = source.server().url_text();
-    let new = unseeded(book, server, &set).await?;
+    let new = unseeded(book, source, &set).await?;
     let rules: Vec<_> = if all {
         set.iter().cloned().collect()
     } else {
@@ -142,7 +143,7 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
     if all {
         reactions.end_look();
     }
-    mark(book, server, &new).await?;
+    mark(book, source, &new).await?;
     Ok(())
 }
 
@@ -217,7 +218,7 @@ async fn seed_some(
         let op = book.replications.jobs().op();
         (book.replications.jobs().store())
             .transact("seed_rules", |tx| async move {
-                book.react_in(&tx, &op, server, found).await
+                book.react_in(&tx, &op, reactions.source, found).await
             })
             .await?;
     }
@@ -246,9 +247,10 @@ async fn seen(
 /// The rules whose databases have not been looked for in this revision.
 async fn unseeded(
     book: &RuleBook,
-    server: &str,
+    source: &Source,
     set: &Set,
 ) -> Result<Vec<Arc<Compiled>>, ServiceError> {
+    let server = source.server().url_text();
     let mut new = Vec::new();
     let rules: Vec<_> = set.iter().cloned().collect();
     for rules in rules.chunks(PAGE) {
@@ -256,7 +258,8 @@ async fn unseeded(
             let snapshot = &tx.snapshot();
             let known = rules.iter().map(|rule| async move {
                 let row = snapshot.get(&keys::seeded(server, &rule.id)).await?;
-                Ok::<_, ServiceError>(row.is_some_and(|row| row == rule.rev.as_bytes()))
+                let value = keys::seeded_value(&rule.rev, source.name());
+                Ok::<_, ServiceError>(row.is_some_and(|row| row == value))
             });
             try_join_all(known).await
         });
@@ -267,12 +270,18 @@ async fn unseeded(
     Ok(new)
 }
 
-async fn mark(book: &RuleBook, server: &str, rules: &[Arc<Compiled>]) -> Result<(), ServiceError> {
+async fn mark(
+    book: &RuleBook,
+    source: &Source,
+    rules: &[Arc<Compiled>],
+) -> Result<(), ServiceError> {
+    let server = source.server().url_text();
     for rules in rules.chunks(PAGE) {
         (book.replications.jobs().store())
             .transact("mark_rules", |tx| async move {
                 for rule in rules {
-                    tx.set(&keys::seeded(server, &rule.id), rule.rev.as_bytes());
+                    let value = keys::seeded_value(&rule.rev, source.name());
+                    tx.set(&keys::seeded(server, &rule.id), &value);
                 }
                 Ok::<_, ServiceError>(())
             })
@@ -323,7 +332,7 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
             let seq = &seq;
             (book.replications.jobs().store())
                 .transact("listen_again", |tx| async move {
-                    book.react_in(&tx, &op, server, for_one).await?;
+                    book.react_in(&tx, &op, source, for_one).await?;
                     tx.set(key, seq.as_json().as_bytes());
                     Ok::<_, ServiceError>(())
                 })

@@ -11,6 +11,7 @@ use jobs::{
 };
 use scheduler::ServiceError;
 use serde_json::{Value, json};
+use store::Transaction;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +19,7 @@ use super::follower::{Follower, stop_following};
 use super::options::{FeedKind, Source};
 use super::position::Position;
 use super::reactions::RuleBook;
+use crate::keys;
 
 /// The type of the jobs that follow sources. A job's id is the name of its source.
 pub const FEEDS: &str = "feeds";
@@ -137,8 +139,20 @@ impl Followers {
             source = name,
             "a source is in no node's configuration any more, and is not followed"
         );
-        stop_following(&self.book.replications, &task.data.server).await?;
         let (jobs, job) = (task.jobs(), task.job());
+        self.book.listeners.forget_source(name).await?;
+        let server = &task.data.server;
+        // It may have got another name only.
+        let mut known = self.sources.values();
+        if !known.any(|source| source.server().url_text() == server) {
+            stop_following(&self.book.replications, server).await?;
+            let forget = |tx: Transaction| async move {
+                tx.clear_range(keys::all_seeded(server));
+                tx.clear_range(keys::all_seen(server));
+                Ok::<_, ServiceError>(())
+            };
+            jobs.store().transact("forget_source", forget).await?;
+        }
         jobs.remove(&JobType::new(FEEDS)?, &job.id).await?;
         Ok(Finish::done())
     }

@@ -159,7 +159,7 @@ impl Follower<'_> {
                 if woken == WAKES {
                     return Ok(woken);
                 }
-                book.react_in(tx, &op, server, work.reactions).await?;
+                book.react_in(tx, &op, self.source, work.reactions).await?;
                 let all = before + woken as u64;
                 if let Some((position, must_save)) = position
                     && (must_save || all > 0 || !work.reactions.is_empty())

@@ -106,6 +106,47 @@ async fn a_rule_about_one_name_as_in_urls_begins_now() {
     assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/new");
 }
 
+/// Whatever keeps its databases from being looked for at first.
+#[tokio::test]
+async fn a_rule_begins_now_although_the_server_failed() {
+    let mut world = World::new().await;
+    world.change("old");
+    let looked = On::post("/_dbs_info").first(1);
+    (world.peer).set_faults(Faults::script([(looked, answers(400))]));
+    let calls = json!({
+        "type": "on_change", "db_name": "^a$", "url": "http://127.0.0.1:1/${change.id}",
+    });
+    world.rule("call", Some(&calls)).await;
+    let _node = world.node(quick()).await;
+    world.until_seeded(1).await;
+    assert_eq!(world.peer.injected().len(), 1);
+    world.change("new");
+    assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/new");
+}
+
+#[tokio::test]
+async fn another_name_of_a_source_repeats_nothing() {
+    let mut world = World::new().await;
+    world.change("old");
+    let calls = json!({
+        "type": "on_change", "db_name": "^a$", "url": "http://127.0.0.1:1/${change.id}",
+    });
+    world.rule("call", Some(&calls)).await;
+    let ty = &jobs::JobType::new("listen").unwrap();
+    let counts = |world: &World| {
+        let jobs = world.replications.jobs().clone();
+        async move { jobs.counts(ty).await.unwrap().finished }
+    };
+    let node = world.node(quick()).await;
+    world.until(async || counts(&world).await == 1).await;
+    node.stop().await;
+    let _node = world.renaming_node(quick()).await;
+    // Its databases have been looked for again.
+    world.until(async || counts(&world).await == 2).await;
+    world.change("new");
+    assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/new");
+}
+
 /// Each wakes the other once, which finds nothing to do.
 #[tokio::test]
 async fn rules_that_answer_each_other_end() {

@@ -205,15 +205,20 @@ impl World {
 
     /// A node that follows the peer.
     pub(crate) async fn node(&self, options: SourceOptions) -> Node {
-        self.start(options, true).await
+        self.start("peer", options, true).await
     }
 
     /// A node that follows the peer before it has read the rules.
     pub(crate) async fn early_node(&self, options: SourceOptions) -> Node {
-        self.start(options, false).await
+        self.start("peer", options, false).await
     }
 
-    async fn start(&self, options: SourceOptions, reads_rules: bool) -> Node {
+    /// A node that follows the peer as the source of another name.
+    pub(crate) async fn renaming_node(&self, options: SourceOptions) -> Node {
+        self.start("renamed", options, true).await
+    }
+
+    async fn start(&self, source: &str, options: SourceOptions, reads_rules: bool) -> Node {
         let replications = service(&self.nodes, &self.passwords).await;
         let jobs = replications.jobs().clone();
         let holder = Holder::new("n").unwrap();
@@ -229,7 +234,7 @@ impl World {
                 .unwrap_or_else(|| self.peer.url()),
             ..options
         };
-        let source = options.source("peer", |_| None).unwrap();
+        let source = options.source(source, |_| None).unwrap();
         let feeds = Followers::register(&jobs).await.unwrap();
         let rules = Rules::new(replications.clone());
         let listeners = Listeners::open(rules.clone()).await.unwrap();

@@ -96,6 +96,28 @@ impl Listeners {
         Ok(rewound)
     }
 
+    /// Forgets how far rules are in the databases of a source.
+    pub(crate) async fn forget_source(&self, source: &str) -> jobs::Result<()> {
+        let begin = format!("{source}|");
+        let query = Query {
+            to: Some(JobId::new(format!("{begin}\u{10ffff}"))?),
+            from: Some(JobId::new(begin)?),
+            ..Query::default()
+        };
+        loop {
+            let page = self.jobs().list(&self.ty, &query, None, PAGE).await?;
+            for listed in &page.jobs {
+                match self.jobs().remove(&self.ty, &listed.info.id).await {
+                    Ok(()) | Err(jobs::Error::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if page.cursor.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
     /// A page of up to `limit` databases that a rule has looked at, possibly fewer although more follow, and where the next
     /// page starts; `None` at the end.
     pub async fn progress(
