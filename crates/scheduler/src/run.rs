@@ -200,11 +200,15 @@ impl Work<'_> {
             end
         };
         if matches!(end, End::Halted) {
+            Box::pin(self.left()).await;
             return Ok(Outcome::Halted);
         }
         // Nothing is written elsewhere any more: if the lock is lost from here on, this transaction fails.
         match Box::pin(self.end(data, end)).await {
-            Err(error) if error.is_halt() => Ok(Outcome::Halted),
+            Err(error) if error.is_halt() => {
+                Box::pin(self.left()).await;
+                Ok(Outcome::Halted)
+            }
             ended => ended,
         }
     }

@@ -40,6 +40,15 @@ impl Work<'_> {
         let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
         self.leave.cancel();
         drop(timeout(left, work).await);
+        self.left().await;
+    }
+
+    /// Lets others begin at once if the job was removed: its run writes nothing any more.
+    pub(super) async fn left(&self) {
+        let Some((id, pid)) = self.begun.get() else {
+            return;
+        };
+        let store = self.runner.replications.0.jobs.store();
         let target = self.accepted.limits.key.as_ref().map(ToString::to_string);
         let target = &target;
         let left = store.transact("leave", |tx| async move {
