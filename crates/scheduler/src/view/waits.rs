@@ -1,5 +1,6 @@
 //! What replications wait for.
 
+use jobs::State;
 use serde_json::Value;
 
 use super::Seen;
@@ -16,7 +17,9 @@ impl Seen {
 
     /// Of a sleeping replication: when it ran last, when it runs next, and why it waits.
     pub(super) fn sleep(&self, asleep: &Asleep) -> Vec<(String, Value)> {
-        let due_ms = Some(self.info.due_ms).filter(|due_ms| *due_ms < ASLEEP_MS);
+        // Until its run has ended, the time is that of this run.
+        let is_over = self.info.state != State::Running;
+        let due_ms = Some(self.info.due_ms).filter(|due_ms| is_over && *due_ms < ASLEEP_MS);
         let waits_for = match (&asleep.watches, due_ms) {
             _ if self.info.asked_ms.is_some() => "its next run: its source has changed",
             _ if asleep.polls => "its next run: the server of the source is not followed",

@@ -55,9 +55,10 @@ async fn wake(world: &World, database: &str) -> usize {
 
 async fn until_asleep(world: &World, node: &mut Node, docs: u64) -> Value {
     let asleep = |row: &Value| row["info"]["asleep"] == true && row["info"]["docs_written"] == docs;
-    let row = world.until("x", asleep).await;
+    world.until("x", asleep).await;
+    // It looks at its source once more before its run ends.
     node.until_running(0).await;
-    row
+    world.until("x", asleep).await
 }
 
 fn revised(world: &World, id: &str) {
