@@ -129,7 +129,7 @@ test("servers with TLS have to be who they say they are, and an idle connection 
   await once(server, "listening");
   t.after(() => server.close());
   const source = `
-    import { Client, UnreachableError } from "davenport-jobs";
+    import { Client } from "davenport-jobs";
     for (const host of ["localhost", "127.0.0.1"]) console.log((await new Client(\`https://\${host}:${server.address().port}\`).get("t", "a")).id);`;
   const ask = (env) => run(process.execPath, ["--input-type=module", "-e", source], { cwd: import.meta.dirname ?? new URL(".", import.meta.url), env: { ...process.env, ...env } });
   assert.equal((await ask({ NODE_EXTRA_CA_CERTS: cert })).stdout, "ü€😀\nü€😀\n");

@@ -71,7 +71,7 @@ impl Call {
     const HOPS_MAX: u32 = 16;
 
     /// The largest call that can be stored. A job has room for some more, which the last attempt needs.
-    pub const STORED_BYTES_MAX: usize = jobs::DATA_BYTES_MAX - 300_000;
+    const STORED_BYTES_MAX: usize = jobs::DATA_BYTES_MAX - 300_000;
 
     /// Whether calls cause each other, so that this one must not be made.
     pub fn loops(&self) -> bool {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use scheduler::Options;
 use serde_json::json;
 
 use crate::fixture::World;
-use scheduler::Options;
 
 /// The old holder may copy for a while, which does no harm, but stops before the next one starts.
 #[tokio::test]
