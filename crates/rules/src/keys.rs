@@ -6,6 +6,9 @@
 //! (52, 14, instance, document id) = [database, rev]   an enabled rule, in the database of this name
 //! (52, 20, server, instance, document id) = rev|source    a rule whose databases were looked for, for the source of this name
 //! (52, 21, server, database)              = sequence      a database that rules ask for calls about, when it was last looked at
+//! (52, 22, instance, document id)         = rev           where the last rule of this id was deleted
+//! (52, 23, instance, document id)         = rev           the same, until the jobs of that rule are removed
+//! (52, 23, instance, "")                  = ""            all rules of a deleted database, until their jobs are removed
 //! ```
 //!
 //! A row of a rule has no copy of the document, whose credentials may be resealed.
@@ -20,6 +23,8 @@ const LAYER: u16 = 52;
 const RULES: u16 = 14;
 const SEEDED: u16 = 20;
 const SEEN: u16 = 21;
+const ENDED: u16 = 22;
+const LEFT: u16 = 23;
 
 pub(crate) fn stamp() -> Vec<u8> {
     pack(&(LAYER, RULES))
@@ -86,6 +91,23 @@ pub(crate) fn seen_database(key: &[u8]) -> Option<String> {
     Some(database)
 }
 
+pub(crate) fn ended(rule: &RuleId) -> Vec<u8> {
+    pack(&(LAYER, ENDED, &rule.instance.0[..], rule.doc.as_str()))
+}
+
+/// Those of one database.
+pub(crate) fn ended_of(instance: InstanceId) -> KeyRange {
+    below(&(LAYER, ENDED, &instance.0[..]))
+}
+
+pub(crate) fn left(rule: &RuleId) -> Vec<u8> {
+    pack(&(LAYER, LEFT, &rule.instance.0[..], rule.doc.as_str()))
+}
+
+pub(crate) fn all_left() -> KeyRange {
+    below(&(LAYER, LEFT))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,7 +125,11 @@ mod tests {
         assert!(rules().contains(&key) && rules_of(instance).contains(&key));
         assert!(!rules().contains(&stamp()) && !rules_of(InstanceId([6; 16])).contains(&key));
         let doc = "a".to_owned();
-        assert_eq!(parse_rule(&key), Some(RuleId { instance, doc }));
+        let id = RuleId { instance, doc };
+        assert_eq!(parse_rule(&key), Some(id.clone()));
+        assert_eq!(parse_rule(&left(&id)), Some(id.clone()));
+        assert!(ended_of(instance).contains(&ended(&id)) && all_left().contains(&left(&id)));
+        assert!(!all_left().contains(&ended(&id)));
         assert_eq!(parse_rule(b"x"), None);
         let key = seen("http://a/", "b");
         assert!(all_seen("http://a/").contains(&key) && !all_seen("http://").contains(&key));

@@ -5,6 +5,7 @@
 //! place moves in the transaction that enqueues the calls, so none is lost or enqueued twice.
 
 mod control;
+mod left;
 mod run;
 
 use std::sync::Arc;
@@ -181,7 +182,7 @@ impl Listeners {
             };
             let data = jobs::encode(&place).expect("a place is JSON");
             let due_ms = now_ms.saturating_add(millis(webhook.pace.delay_sec));
-            let id = rule.id.job(&[source.name(), db]);
+            let id = (rule.id).job(&[source.name(), db], rule.ended.as_deref());
             let add = Add::new(id, data).due_ms(due_ms);
             let create = !deleted;
             Some((rule, Signal { add, create }))

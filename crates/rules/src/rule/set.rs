@@ -26,10 +26,11 @@ pub struct RuleId {
 }
 
 impl RuleId {
-    /// The id of a job that the rule has for these: readable, unless it is too long.
-    pub fn job(&self, about: &[&str]) -> JobId {
+    /// The id of a job that the rule has for these: readable, unless it is too long. `ended` as in [`Compiled`].
+    pub fn job(&self, about: &[&str], ended: Option<&str>) -> JobId {
         let instance = self.instance.to_string();
         let parts = about.iter().copied().chain([&*instance, &*self.doc]);
+        let parts = parts.chain(ended);
         let mut id = parts.collect::<Vec<_>>().join("|");
         if id.len() > jobs::ID_BYTES_MAX {
             let hash = wire::hex(&Sha256::digest(&id));
@@ -48,6 +49,8 @@ pub struct Compiled {
     pub db: String,
     /// The revision of the document.
     pub rev: String,
+    /// The revision in which another rule of this id was deleted: its jobs are not those of this one.
+    pub ended: Option<String>,
     pub rule: Rule,
 }
 

@@ -92,6 +92,12 @@ impl Rules {
         let store = self.0.docs().store();
         let forget = |tx: Transaction| async move {
             tx.clear_range(keys::rules_of(db.instance()));
+            tx.clear_range(keys::ended_of(db.instance()));
+            let all = RuleId {
+                instance: db.instance(),
+                doc: String::new(),
+            };
+            tx.set(&keys::left(&all), b"");
             touch(&tx);
             Ok::<_, ServiceError>(())
         };
@@ -161,7 +167,8 @@ impl Rules {
         let read = |tx: Transaction| async move {
             let db = docs.open_in(&tx, name).await?;
             let document = docs.get_in(&tx, &db, doc, &ReadOptions::default()).await?;
-            Ok::<_, ServiceError>((db, document))
+            let ended = ended_in(&tx, &db, doc).await?;
+            Ok::<_, ServiceError>((db, document, ended))
         };
         let found = match docs.store().transact("find_rule", read).await {
             Err(ServiceError::Docs(
@@ -169,10 +176,10 @@ impl Rules {
             )) => return Ok(None),
             found => found?,
         };
-        let (db, document) = found;
+        let (db, document, ended) = found;
         let body = strip::open_body(self.0.sealer(), &db, doc, &document.body)?;
         let rule = Rule::accepted(&body).ok().flatten();
-        Ok(rule.map(|rule| compiled(&db, &document, rule)))
+        Ok(rule.map(|rule| compiled(&db, &document, ended, rule)))
     }
 
     /// Pauses or resumes a rule: sets its `enabled`. Returns its revision.
@@ -256,8 +263,10 @@ impl Rules {
             let document = docs
                 .get_in(tx, db, &id.doc, &ReadOptions::default())
                 .await?;
-            let rule = self.compile(db, &document);
-            rules.extend(rule.map(|rule| Arc::new(compiled(db, &document, rule))));
+            if let Some(rule) = self.compile(db, &document) {
+                let ended = ended_in(tx, db, &id.doc).await?;
+                rules.push(Arc::new(compiled(db, &document, ended, rule)));
+            }
         }
         Ok((rules, last))
     }
@@ -281,7 +290,17 @@ impl Rules {
     }
 }
 
-fn compiled(db: &Db, document: &Document, rule: Rule) -> Compiled {
+/// Where another rule of this id was deleted.
+async fn ended_in(tx: &Transaction, db: &Db, doc: &str) -> Result<Option<String>, ServiceError> {
+    let id = RuleId {
+        instance: db.instance(),
+        doc: doc.to_owned(),
+    };
+    let row = tx.snapshot().get(&keys::ended(&id)).await?;
+    Ok(row.map(|rev| String::from_utf8_lossy(&rev).into_owned()))
+}
+
+fn compiled(db: &Db, document: &Document, ended: Option<String>, rule: Rule) -> Compiled {
     Compiled {
         id: RuleId {
             instance: db.instance(),
@@ -289,6 +308,7 @@ fn compiled(db: &Db, document: &Document, rule: Rule) -> Compiled {
         },
         db: db.name().to_string(),
         rev: document.rev.to_string(),
+        ended,
         rule,
     }
 }
@@ -365,6 +385,14 @@ impl WriteHook for RuleHook<'_> {
             tx.set(&key, &row_of(db.name().as_str(), &rev));
         } else {
             tx.clear(&key);
+        }
+        if after.deleted {
+            let id = RuleId {
+                instance: db.instance(),
+                doc: change.id.to_owned(),
+            };
+            tx.set(&keys::ended(&id), rev.as_bytes());
+            tx.set(&keys::left(&id), rev.as_bytes());
         }
         touch(tx);
         Ok(())

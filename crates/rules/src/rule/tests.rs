@@ -67,6 +67,7 @@ pub(super) fn set(bodies: &[Value]) -> Set {
             },
             db: "_rules".to_owned(),
             rev: "1-a".to_owned(),
+            ended: None,
             rule: Rule::accepted(&json_of(&body.to_string()))
                 .unwrap()
                 .unwrap(),
@@ -378,7 +379,7 @@ fn one_rule_is_about_many_databases() {
 fn long_ids_are_hashed() {
     let id = |doc: &str| {
         let (instance, doc) = (InstanceId([1; 16]), doc.to_owned());
-        RuleId { instance, doc }.job(&["main", &"é".repeat(100)])
+        RuleId { instance, doc }.job(&["main", &"é".repeat(100)], None)
     };
     assert!(id("r").to_string().ends_with("|r"));
     let (one, two) = (id(&"é".repeat(200)), id(&"é".repeat(201)));

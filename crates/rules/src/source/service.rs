@@ -87,6 +87,9 @@ impl Followers {
                     if let Err(error) = shared.add_jobs(&jobs, &ty).await {
                         tracing::warn!(error = %wire::chain(&error), "cannot add the jobs of sources");
                     }
+                    if let Err(error) = shared.book.listeners.remove_left().await {
+                        tracing::warn!(error = %wire::chain(&error), "cannot remove the jobs of deleted rules");
+                    }
                     sleep(CHECK_PAUSE).await;
                 }
             }

@@ -72,11 +72,14 @@ impl<S: Sender> Listening<S> {
         let sources = Arc::clone(&self.sources.borrow());
         let source = sources.iter().find(|source| source.name() == place.source);
         let Some(rule) = rule else {
-            if self.is_paused(&place).await? {
+            if self.is_paused(&task).await? {
                 return Ok(Finish::done());
             }
             return self.forget(&task).await;
         };
+        if !is_of(&task, &rule) {
+            return self.forget(&task).await;
+        }
         let Some(source) = source else {
             return self.wait_for_source(&task, place).await;
         };
@@ -131,10 +134,12 @@ impl<S: Sender> Listening<S> {
     }
 
     /// Whether the rule is there, but disabled: then its place is kept.
-    async fn is_paused(&self, place: &Place) -> Result<bool, Failure> {
-        let rules = &self.listeners.rules;
-        let rule = rules.named(&place.rules, &place.rule).await?;
-        Ok(rule.is_some_and(|rule| Some(rule.id) == place.rule_id() && !rule.rule.enabled))
+    async fn is_paused(&self, task: &Task<Place>) -> Result<bool, Failure> {
+        let place = &task.data;
+        let rule = (self.listeners.rules)
+            .named(&place.rules, &place.rule)
+            .await?;
+        Ok(rule.is_some_and(|rule| is_of(task, &rule) && !rule.rule.enabled))
     }
 
     async fn end(
@@ -183,6 +188,13 @@ impl<S: Sender> Listening<S> {
         jobs.store().transact("forget_listener", forget).await?;
         Ok(Finish::done())
     }
+}
+
+/// Whether a job is one of this rule, rather than of one of its id that was deleted.
+fn is_of(task: &Task<Place>, rule: &Compiled) -> bool {
+    let place = &task.data;
+    let id = (rule.id).job(&[&*place.source, &*place.db], rule.ended.as_deref());
+    task.job().id == id
 }
 
 pub(super) fn after(now_ms: i64, wait: Duration) -> i64 {

@@ -187,7 +187,9 @@ impl Fixture {
             instance: self.db.instance(),
             doc: rule.to_owned(),
         };
-        let job = id.job(&["main", "a"]);
+        let known = self.set.borrow().get(&id).cloned();
+        let ended = known.as_ref().and_then(|rule| rule.ended.as_deref());
+        let job = id.job(&["main", "a"], ended);
         let wait = async {
             let mut followed = match self.follow.subscribe(&job).await {
                 Err(jobs::Error::NotFound) if wanted(None) => return,

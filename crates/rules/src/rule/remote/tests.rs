@@ -41,6 +41,7 @@ fn compiled(body: &Value) -> Compiled {
         },
         db: "_rules".to_owned(),
         rev: "1-a".to_owned(),
+        ended: None,
         rule: rule(body),
     }
 }

@@ -123,3 +123,75 @@ async fn a_document_that_takes_too_long_to_match_stops_no_other() {
     fixture.signal(Event::Updated, None).await;
     assert_eq!(next(&mut fixture.sent).await, "easy");
 }
+
+/// Also where the first one's job is still there, as nothing has signalled it since.
+#[tokio::test]
+async fn a_rule_made_anew_begins_anew() {
+    let mut fixture = Fixture::new().await;
+    let rule = on_change(&json!({"since": 0}));
+    fixture.rule(rule.clone()).await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.finished("r").await;
+    let mut gone = rule.clone();
+    gone["_deleted"] = json!(true);
+    for _ in 0..2 {
+        fixture.rule(gone.clone()).await;
+        fixture.rule(rule.clone()).await;
+        fixture.signal(Event::Updated, None).await;
+        assert_eq!(next(&mut fixture.sent).await, "1");
+        fixture.finished("r").await;
+    }
+    // Pausing it is not deleting it.
+    let paused = on_change(&json!({"since": 0, "enabled": false}));
+    fixture.rule(paused).await;
+    fixture.rule(rule).await;
+    fixture.put(&["2"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "2");
+}
+
+#[tokio::test]
+async fn jobs_of_deleted_rules_are_removed() {
+    let mut fixture = Fixture::new().await;
+    let rule = |id: &str| on_change(&json!({"since": 0, "_id": id}));
+    for id in ["r", "kept", "again"] {
+        fixture.rule(rule(id)).await;
+    }
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    for id in ["r", "kept", "again"] {
+        fixture.finished(id).await;
+    }
+    for id in ["r", "again"] {
+        let mut gone = rule(id);
+        gone["_deleted"] = json!(true);
+        fixture.rule(gone).await;
+    }
+    fixture.rule(rule("again")).await;
+    fixture.signal(Event::Updated, None).await;
+    fixture.finished("again").await;
+    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
+    let jobs = fixture.rules.replications().jobs();
+    let ids = async || {
+        let query = jobs::Query::default();
+        let page = jobs.list(listeners.job_type(), &query, None, 100).await;
+        let ids = page.unwrap().jobs.into_iter();
+        ids.map(|listed| listed.info.id.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ids().await.len(), 4);
+    for _ in 0..2 {
+        listeners.remove_left().await.unwrap();
+        let left = ids().await;
+        assert!(
+            left.len() == 2 && left.iter().any(|id| id.ends_with("|kept")),
+            "{left:?}"
+        );
+        fixture.finished("again").await;
+    }
+    fixture.rules.delete_database(&fixture.db).await.unwrap();
+    listeners.remove_left().await.unwrap();
+    assert_eq!(ids().await, [""; 0]);
+}

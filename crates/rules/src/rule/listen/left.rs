@@ -1,0 +1,96 @@
+//! Jobs of rules that were deleted: nothing signals them any more.
+
+use std::collections::HashMap;
+
+use jobs::{Cursor, Listed, Query};
+use scheduler::ServiceError;
+use store::{RangeOptions, Transaction};
+
+use super::{Listeners, Place};
+use crate::keys;
+use crate::rule::set::RuleId;
+
+/// Rules per walk through all jobs.
+const RULES: usize = 1_000;
+/// Jobs per page.
+const PAGE: usize = 100;
+
+/// Where rules were deleted; a rule without a document id stands for all of its database.
+type Left = HashMap<RuleId, String>;
+
+impl Listeners {
+    /// Removes the jobs of rules that were deleted.
+    pub(crate) async fn remove_left(&self) -> Result<(), ServiceError> {
+        loop {
+            let left = self.left().await?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            self.remove_of(&left).await?;
+            let clear = |tx: Transaction| {
+                let left = &left;
+                async move {
+                    for (rule, rev) in left {
+                        let key = keys::left(rule);
+                        // Deleted again meanwhile, it may have left others.
+                        if (tx.get(&key).await?).is_some_and(|row| row == rev.as_bytes()) {
+                            tx.clear(&key);
+                        }
+                    }
+                    Ok::<_, ServiceError>(())
+                }
+            };
+            self.jobs().store().transact("forget_rules", clear).await?;
+        }
+    }
+
+    async fn left(&self) -> Result<Left, ServiceError> {
+        let read = |tx: Transaction| async move {
+            let rows = (tx.snapshot()).get_range(keys::all_left(), RangeOptions::limit(RULES));
+            let rows = rows.collect().await?.into_iter();
+            let left = rows.filter_map(|row| {
+                let rev = String::from_utf8_lossy(&row.value).into_owned();
+                Some((keys::parse_rule(&row.key)?, rev))
+            });
+            Ok::<_, ServiceError>(left.collect())
+        };
+        self.jobs().store().transact("deleted_rules", read).await
+    }
+
+    async fn remove_of(&self, left: &Left) -> jobs::Result<()> {
+        let query = Query {
+            data: true,
+            ..Query::default()
+        };
+        let mut cursor: Option<Cursor> = None;
+        loop {
+            let page = (self.jobs().list(&self.ty, &query, cursor.as_ref(), PAGE)).await?;
+            for Listed { info, data, .. } in page.jobs {
+                let place = data.and_then(|data| serde_json::from_slice::<Place>(&data).ok());
+                let of = place.and_then(|place| Some((place.rule_id()?, place)));
+                let Some((rule, place)) = of else {
+                    continue;
+                };
+                let all = RuleId {
+                    doc: String::new(),
+                    ..rule.clone()
+                };
+                let is_left = |rev: &String| {
+                    // One of this id may be there again, and have jobs of its own.
+                    info.id != rule.job(&[&*place.source, &*place.db], Some(rev))
+                };
+                if !left.contains_key(&all) && !left.get(&rule).is_some_and(is_left) {
+                    continue;
+                }
+                match self.jobs().remove(&self.ty, &info.id).await {
+                    Ok(()) | Err(jobs::Error::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            cursor = page.cursor;
+            if cursor.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
