@@ -233,6 +233,12 @@ class TestWorker(ServiceCase):
         with self.assertRaises(ServiceError):
             Worker(AsyncClient(f"http://127.0.0.1:{self.service.port}"), self.type, print).run()
 
+    def test_a_worker_that_has_ended_may_be_stopped(self) -> None:
+        worker = Worker(self.client, self.type, print)
+        with working(worker):
+            worker.stop()
+        worker.stop()
+
     def test_a_signal_drains(self) -> None:
         id, later = self.client.enqueue(self.type, 1.5), self.client.enqueue(self.type, 0, delay_sec=1)
         worker = Program(PROGRAM, self.service.url, self.type, "drained")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import logging
@@ -54,9 +55,8 @@ class Job:
     def __init__(self, claimed: Claimed, timeout_sec: float) -> None:
         self.id, self.data = claimed["id"], claimed["data"]
         self.attempt, self.failures, self.progress = claimed["attempt"], claimed["failures"], claimed.get("progress")
-        # There is newer data: the job will run again, and this run may end early.
-        self.superseded = False
-        self.halted = False
+        # If superseded, there is newer data: the job will run again, and this run may end early.
+        self.superseded = self.halted = False
         self._lock, self._held_until = claimed["lock"], time.monotonic() + timeout_sec
         self._reports: list[Any] = []
         self._task: asyncio.Task[Any]
@@ -85,14 +85,12 @@ class Worker:
         name: str | None = None, wait_sec: float = 60, grace_sec: float = 30,
     ) -> None:  # fmt: skip
         self._make: Callable[[], AsyncClient] = client._make
-        self.type, self.handler, self.concurrency = type, handler, concurrency
+        self.type, self.handler, self.concurrency, self.wait_sec, self.grace_sec = type, handler, concurrency, wait_sec, grace_sec
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
-        self.wait_sec, self.grace_sec = wait_sec, grace_sec
         self._is_async = any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None))))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[Job] = set()
-        self._timeout_sec = 30.0
-        self._stopped = False
+        self._timeout_sec, self._stopped = 30.0, False
 
     def run(self) -> None:
         """Works until `stop`, SIGTERM or SIGINT."""
@@ -102,7 +100,9 @@ class Worker:
         """Claims no more jobs; running ones have `grace_sec` to end. May be called in any thread."""
         self._stopped = True
         if self._loop:
-            self._loop.call_soon_threadsafe(self._stopping.set)
+            # It is closed if the worker has ended.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def serve(self, signals: bool = False) -> None:
         """Works until `stop`. Raises `ServiceError` if the service refuses to give jobs."""
