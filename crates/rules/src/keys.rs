@@ -4,7 +4,7 @@
 //! ```text
 //! (52, 14)                        = versionstamp      changes with every rule; watched
 //! (52, 14, instance, document id) = [database, rev]   an enabled rule, in the database of this name
-//! (52, 20, server, instance, document id) = rev|source    a rule whose databases were looked for, for the source of this name
+//! (52, 20, server, instance, document id) = rev|source|…  a rule whose databases were looked for, for the source of this name
 //! (52, 21, server, database)              = sequence      a database that rules ask for calls about, when it was last looked at
 //! (52, 22, instance, document id)         = rev           where the last rule of this id was deleted
 //! (52, 23, instance, document id)         = rev           the same, until the jobs of that rule are removed
@@ -17,7 +17,8 @@ use docstore::InstanceId;
 use store::KeyRange;
 use store::tuple::{below, pack, unpack};
 
-use crate::rule::set::RuleId;
+use crate::rule::set::{Compiled, RuleId};
+use crate::source::options::Source;
 
 const LAYER: u16 = 52;
 const RULES: u16 = 14;
@@ -67,9 +68,22 @@ pub(crate) fn seeded(server: &str, rule: &RuleId) -> Vec<u8> {
     ))
 }
 
-/// The value of [`seeded`]. A source of another name looks again: the listening jobs are those of a source.
-pub(crate) fn seeded_value(rev: &str, source: &str) -> Vec<u8> {
-    [rev, "|", source].concat().into()
+/// The value of [`seeded`]. A source of another name looks again, as the listening jobs are those of a source; so does one
+/// that excludes other databases, as those that it excludes no longer are not new.
+pub(crate) fn seeded_value(rule: &Compiled, source: &Source) -> Vec<u8> {
+    let only_created = rule.rule.databases.only_created();
+    let mut value = [&*rule.rev, "|", source.name()].concat();
+    for more in [source.excludes(), only_created.then_some("created")] {
+        value.extend(more.into_iter().flat_map(|more| ["|", more]));
+    }
+    value.into()
+}
+
+/// Whether a value of [`seeded`] is about this revision of a rule.
+pub(crate) fn is_seeded_in(value: &[u8], rev: &str) -> bool {
+    value
+        .strip_prefix(rev.as_bytes())
+        .is_some_and(|rest| rest.starts_with(b"|"))
 }
 
 /// All rules whose databases on a server were looked for.

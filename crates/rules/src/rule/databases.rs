@@ -20,16 +20,11 @@ pub enum Event {
 /// The value of `match` of a `replicator` document that is about databases of one name, on all sources, as in Spiegel.
 pub(super) const NAME_ONLY: &str = "name_only";
 
-const EVENTS: [(&str, Event); 3] = [
-    ("created", Event::Created),
-    ("updated", Event::Updated),
-    ("deleted", Event::Deleted),
-];
-
 #[derive(Debug)]
 pub struct Databases {
     names: Names,
-    events: Vec<Event>,
+    /// Only those that are created after the rule was written.
+    only_created: bool,
     /// The address that the databases are below; `None` for those of all sources.
     server: Option<Url>,
 }
@@ -73,13 +68,13 @@ impl Databases {
             },
             (None, None) => Names::All,
         };
-        let events = match &given {
-            Some(given) => events(given)?,
-            None => vec![Event::Created, Event::Updated],
+        let only_created = match &given {
+            Some(given) => only_created(given)?,
+            None => false,
         };
         let databases = Self {
             names,
-            events,
+            only_created,
             server: None,
         };
         let reserved = (databases.captures().into_iter()).find(|name| RESERVED.contains(&&**name));
@@ -95,7 +90,7 @@ impl Databases {
     pub(super) fn listed(names: remote::Names) -> Self {
         Self {
             names: Names::Listed(names),
-            events: vec![Event::Created, Event::Updated],
+            only_created: false,
             server: None,
         }
     }
@@ -106,6 +101,10 @@ impl Databases {
             self.names = Names::One(name);
         }
         Self { server, ..self }
+    }
+
+    pub(crate) fn only_created(&self) -> bool {
+        self.only_created
     }
 
     /// Whether it is about databases by a pattern or list.
@@ -127,14 +126,14 @@ impl Databases {
     }
 
     /// What the groups contain if the rule is about a database of this name, below this address.
-    pub fn captures_of(&self, server: &Url, name: &str, event: Event) -> Option<Captures> {
-        if !self.events.contains(&event) || self.server.as_ref().is_some_and(|own| own != server) {
+    pub fn captures_of(&self, server: &Url, name: &str) -> Option<Captures> {
+        if self.server.as_ref().is_some_and(|own| own != server) {
             return None;
         }
         self.captures_by_name(name)
     }
 
-    /// The same for any event, wherever the database is.
+    /// The same wherever the database is.
     pub fn captures_by_name(&self, name: &str) -> Option<Captures> {
         let (pattern, escaped) = match &self.names {
             Names::All => return Some(Captures::new()),
@@ -173,16 +172,21 @@ impl Databases {
     }
 }
 
-fn events(given: &Fields<'_>) -> Result<Vec<Event>, Invalid> {
+/// Reads `events`. `deleted` is accepted next to others: what is gone can neither be copied nor called about.
+fn only_created(given: &Fields<'_>) -> Result<bool, Invalid> {
     let Some(list) = given.get("events") else {
-        return Ok(vec![Event::Created, Event::Updated]);
+        return Ok(false);
     };
-    let named = |name: &str| EVENTS.iter().find(|(known, _)| *known == name);
-    let event = |event: &Json| Some(named(event.as_str()?)?.1);
-    let events: Option<Vec<_>> =
-        (list.as_array()).and_then(|list| list.iter().map(event).collect());
-    events.filter(|events| !events.is_empty()).ok_or_else(|| {
-        let reason = "must be a list of `\"created\"`, `\"updated\"` and `\"deleted\"`";
-        given.invalid("events", reason)
-    })
+    let known = |event: &Json| matches!(event.as_str(), Some("created" | "updated" | "deleted"));
+    let has = |wanted: &str| {
+        let mut list = list.as_array().unwrap_or_default().iter();
+        list.any(|event| event.as_str() == Some(wanted))
+    };
+    let is_valid = list.as_array().is_some_and(|list| list.iter().all(known));
+    if !is_valid || !(has("created") || has("updated")) {
+        let reason = "must be `[\"created\"]` for databases that are created from now on, or \
+                      `[\"created\", \"updated\"]` for all";
+        return Err(given.invalid("events", reason));
+    }
+    Ok(!has("updated"))
 }

@@ -137,7 +137,7 @@ impl Listeners {
     }
 
     /// The signals to send, in the transaction that moves on in the source's feed, because of an event about a database,
-    /// each with its rule.
+    /// each with its rule. A rule that is only about new databases has a job created by the event that there is one.
     ///
     /// A rule that begins now begins behind `seen`, the database's sequence when it was last looked at. If it has never
     /// been looked at, the rule begins with the newest change, because earlier ones may be old; a caller who knows that they
@@ -150,14 +150,6 @@ impl Listeners {
         now_ms: i64,
         seen: Option<&Seq>,
     ) -> Vec<(Arc<Compiled>, Signal)> {
-        let deleted = event == Event::Deleted;
-        // Whatever a rule is about, its job has to know that the database is gone.
-        let matching = set.matching(source, db, event).into_iter();
-        let gone = if deleted {
-            set.matching(source, db, Event::Updated)
-        } else {
-            Vec::new()
-        };
         let signal = |(rule, _): (Arc<Compiled>, _)| {
             let Task::Call(webhook) = &rule.rule.task else {
                 return None;
@@ -184,13 +176,15 @@ impl Listeners {
             let due_ms = now_ms.saturating_add(millis(webhook.pace.delay_sec));
             let id = (rule.id).job(&[source.name(), db], rule.ended.as_deref());
             let add = Add::new(id, data).due_ms(due_ms);
-            let create = !deleted;
+            let create = match event {
+                Event::Created => true,
+                Event::Updated => !rule.rule.databases.only_created(),
+                Event::Deleted => false,
+            };
             Some((rule, Signal { add, create }))
         };
-        let mut signals: Vec<_> = matching.chain(gone).filter_map(signal).collect();
-        signals.sort_by(|(_, a), (_, b)| a.add.id.cmp(&b.add.id));
-        signals.dedup_by(|(_, a), (_, b)| a.add.id == b.add.id);
-        signals
+        let matching = set.matching(source, db).into_iter();
+        matching.filter_map(signal).collect()
     }
 
     /// The same signal for a database that is newer than its rule, which is about all of its changes then.

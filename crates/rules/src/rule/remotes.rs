@@ -44,8 +44,7 @@ impl Rules {
         let look = |tx: Transaction| async move {
             let followed = replications.following_in(&tx, server).await?.is_some();
             let row = tx.snapshot().get(&keys::seeded(server, &rule.id)).await?;
-            let value = keys::seeded_value(&rule.rev, "");
-            let looked_up = row.is_some_and(|row| row.starts_with(&value));
+            let looked_up = row.is_some_and(|row| keys::is_seeded_in(&row, &rule.rev));
             Ok::<_, ServiceError>(Watched {
                 followed,
                 looked_up,

@@ -10,7 +10,6 @@ use scheduler::{Remote, Ruled, remote_name};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
-use super::databases::Event;
 use super::document::{Rule, Task};
 use super::pattern::Captures;
 use super::replicator::address;
@@ -142,12 +141,7 @@ impl Set {
 
     /// The rules about a database of a source, ordered by id, each with what its named groups matched. None is about one
     /// that the source excludes.
-    pub fn matching(
-        &self,
-        source: &Source,
-        name: &str,
-        event: Event,
-    ) -> Vec<(Arc<Compiled>, Captures)> {
+    pub fn matching(&self, source: &Source, name: &str) -> Vec<(Arc<Compiled>, Captures)> {
         let server = Url::parse(source.server().url_text()).map(address);
         let Some(server) = server.ok().filter(|_| source.follows(name)) else {
             return Vec::new();
@@ -168,7 +162,7 @@ impl Set {
         candidates.sort_by(|a, b| a.id.cmp(&b.id));
         candidates.dedup_by(|a, b| a.id == b.id);
         let found = candidates.into_iter().filter_map(|rule| {
-            let captures = rule.rule.databases.captures_of(&server, name, event)?;
+            let captures = rule.rule.databases.captures_of(&server, name)?;
             Some((Arc::clone(rule), captures))
         });
         found.collect()

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::call::{Call, Hidden, Sign};
 use super::javascript::string_of;
-use super::{Captures, Change, Compiled, Event, Invalid, Rule, RuleId, Set, Since, Task, Webhook};
+use super::{Captures, Change, Compiled, Invalid, Rule, RuleId, Set, Since, Task, Webhook};
 use crate::source::{Source, SourceOptions};
 
 pub(super) const NO_CAPTURES: Captures = Captures::new();
@@ -84,9 +84,9 @@ pub(super) fn source(url: &str) -> Source {
     options.source("main", |_| None).unwrap()
 }
 
-pub(super) fn matching(set: &Set, name: &str, event: Event) -> Vec<String> {
+pub(super) fn matching(set: &Set, name: &str) -> Vec<String> {
     let source = source("http://admin:x@h:5984/");
-    let found = set.matching(&source, name, event).into_iter();
+    let found = set.matching(&source, name).into_iter();
     found
         .map(|(rule, captures)| {
             let captures = captures
@@ -164,8 +164,12 @@ fn mistakes_are_named_with_their_place() {
             "`match.databases`: is unknown; use `database`, `events`",
         ),
         (
-            on(json!({"match": {"events": ["changed"]}})),
-            "`match.events`: must be a list",
+            on(json!({"match": {"events": ["created", "changed"]}})),
+            "`match.events`: must be `[\"created\"]` for databases that are created from now on",
+        ),
+        (
+            on(json!({"match": {"events": ["deleted"]}})),
+            "`match.events`: must be",
         ),
         (on(json!({"match": "a"})), "`match`: must be an object"),
         (
@@ -356,12 +360,8 @@ fn one_rule_is_about_many_databases() {
         "match": {"database": "^user_(?<name>.+)$", "events": ["created"]}, "filter": "a/b",
     });
     let set = set(&[body]);
-    assert_eq!(
-        matching(&set, "user_a/b", Event::Created),
-        ["r00000 name=a/b"]
-    );
-    assert!(matching(&set, "user_a", Event::Updated).is_empty());
-    assert!(matching(&set, "other", Event::Created).is_empty());
+    assert_eq!(matching(&set, "user_a/b"), ["r00000 name=a/b"]);
+    assert!(matching(&set, "other").is_empty());
     let captures = Captures::from([("name".to_owned(), "a/b".to_owned())]);
     let rule = set.iter().next().unwrap();
     let ruled = rule.replications("user_a/b", &captures).remove(0).unwrap();
@@ -400,12 +400,8 @@ fn replications_follow_their_own_server() {
         to("http://h:5984/b"),
         to("http://h:5984/x%2Fy"),
     ]);
-    assert_eq!(
-        matching(&set, "a", Event::Updated),
-        ["r00000", "r00001", "r00004"]
-    );
-    assert_eq!(matching(&set, "x/y", Event::Updated), ["r00006"]);
-    assert!(matching(&set, "a", Event::Deleted).is_empty());
+    assert_eq!(matching(&set, "a"), ["r00000", "r00001", "r00004"]);
+    assert_eq!(matching(&set, "x/y"), ["r00006"]);
 }
 
 #[test]
@@ -421,7 +417,7 @@ fn names_match_as_they_are_and_as_they_stand_in_urls() {
         json!({"type": "on_change", "url": "http://h/"}),
     ]);
     assert_eq!(
-        matching(&set, "a/b", Event::Updated),
+        matching(&set, "a/b"),
         ["r00000", "r00001", "r00002 rest=b", "r00004", "r00005"]
     );
 }
@@ -429,7 +425,7 @@ fn names_match_as_they_are_and_as_they_stand_in_urls() {
 #[test]
 fn disabled_rules_match_nothing() {
     let set = set(&[json!({"type": "on_change", "url": "http://h/", "enabled": false})]);
-    assert!(matching(&set, "a", Event::Updated).is_empty());
+    assert!(matching(&set, "a").is_empty());
 }
 
 #[test]
@@ -445,8 +441,8 @@ fn rules_about_other_names_are_not_tested() {
         })
         .collect();
     let set = set(&bodies);
-    assert_eq!(matching(&set, "db_4242", Event::Updated), ["r04242"]);
-    assert_eq!(matching(&set, "db_4243_x", Event::Updated), ["r04243"]);
+    assert_eq!(matching(&set, "db_4242"), ["r04242"]);
+    assert_eq!(matching(&set, "db_4243_x"), ["r04243"]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use couch::{Endpoint, NamedSecret, Reach};
 use regex_automata::meta::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// The section `[sources]`: a section for each name.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -47,6 +48,8 @@ pub struct Source {
     server: Endpoint,
     options: SourceOptions,
     exclude: Regex,
+    /// A hash of `exclude`, unless it is empty.
+    excludes: Option<String>,
 }
 
 impl Source {
@@ -61,6 +64,11 @@ impl Source {
 
     pub fn options(&self) -> &SourceOptions {
         &self.options
+    }
+
+    /// What it excludes: a text that changes with it.
+    pub(crate) fn excludes(&self) -> Option<&str> {
+        self.excludes.as_deref()
     }
 
     /// Whether changes of a database count.
@@ -208,6 +216,10 @@ impl SourceOptions {
             server: server.reaching(Reach::Private),
             options: self.clone(),
             exclude,
+            excludes: (!self.exclude.is_empty()).then(|| {
+                let hash = Sha256::digest(self.exclude.join("\0"));
+                wire::hex(&hash[..8])
+            }),
         })
     }
 

@@ -55,8 +55,13 @@ impl RuleBook {
 /// One thing that a rule asks for.
 #[derive(Debug)]
 pub(super) enum Reaction {
-    /// A replication is to be there, and to run if it failed while its database was missing.
-    Replicate { asked: Box<Ruled>, is_back: bool },
+    /// A replication is to be there, and to run if it failed while its database was missing. If the rule is only about new
+    /// databases, it depends on whether this one is.
+    Replicate {
+        asked: Box<Ruled>,
+        is_back: bool,
+        if_new: Option<(Arc<Compiled>, String)>,
+    },
     /// The database of a replication is gone.
     Forget(Box<Ruled>),
     /// A database is to be listened to.
@@ -67,6 +72,7 @@ pub(super) enum Reaction {
 pub(super) struct Listen {
     rule: Arc<Compiled>,
     database: String,
+    is_there: bool,
     signal: Signal,
 }
 
@@ -180,16 +186,12 @@ impl<'a> Reactions<'a> {
         now_ms: i64,
     ) -> Vec<Reaction> {
         let mut reactions = Vec::new();
-        // Whatever a rule is about, its replication of a database that is gone goes as well.
-        let about = if event == Event::Deleted {
-            Event::Updated
-        } else {
-            event
-        };
-        for (rule, captures) in set.matching(self.source, database, about) {
+        for (rule, captures) in set.matching(self.source, database) {
             for ruled in rule.replications(database, &captures) {
                 match ruled {
-                    Ok(ruled) => reactions.extend(self.replicate(ruled, database, event)),
+                    Ok(ruled) => {
+                        reactions.extend(self.replicate(&rule, ruled, database, event));
+                    }
                     Err(error) => {
                         let doc_id = &rule.id.doc;
                         tracing::warn!(rule = doc_id, database, %error, "a rule does not fit a database");
@@ -202,6 +204,7 @@ impl<'a> Reactions<'a> {
             Reaction::Listen(Box::new(Listen {
                 rule,
                 database: database.to_owned(),
+                is_there: event != Event::Deleted,
                 signal,
             }))
         }));
@@ -209,7 +212,13 @@ impl<'a> Reactions<'a> {
     }
 
     /// What a replication asks for because of an event; nothing if its job is known.
-    fn replicate(&self, ruled: Ruled, database: &str, event: Event) -> Option<Reaction> {
+    fn replicate(
+        &self,
+        rule: &Arc<Compiled>,
+        ruled: Ruled,
+        database: &str,
+        event: Event,
+    ) -> Option<Reaction> {
         let url = ruled.remote.as_ref().map(|remote| &remote.url);
         let of = (&ruled.instance, &ruled.doc_id, &ruled.rev, database, url);
         let known = self.hasher.hash_one(of);
@@ -228,7 +237,13 @@ impl<'a> Reactions<'a> {
         // A remote about a million databases must not hold up the others.
         let is_bulk = ruled.remote.is_some() && event == Event::Updated;
         let asked = Box::new(Ruled { is_bulk, ..ruled });
-        Some(Reaction::Replicate { asked, is_back })
+        let if_new = rule.rule.databases.only_created() && event == Event::Updated;
+        let if_new = if_new.then(|| (Arc::clone(rule), database.to_owned()));
+        Some(Reaction::Replicate {
+            asked,
+            is_back,
+            if_new,
+        })
     }
 }
 
@@ -241,20 +256,23 @@ impl RuleBook {
         source: &Source,
         reactions: &[Reaction],
     ) -> Result<(), ServiceError> {
-        let (mut ruled, mut back, mut listens) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ruled, mut back, mut signals) = (Vec::new(), Vec::new(), Vec::new());
+        let facts = Facts::read(tx, source, reactions).await?;
         for reaction in reactions {
             match reaction {
-                Reaction::Replicate { asked, is_back } => {
+                Reaction::Replicate {
+                    if_new: Some((rule, database)),
+                    ..
+                } if !facts.is_new(rule, database) => {}
+                Reaction::Replicate { asked, is_back, .. } => {
                     ruled.push(&**asked);
                     back.extend(is_back.then_some(&**asked));
                 }
                 Reaction::Forget(gone) => self.replications.unrule_in(tx, op, gone).await?,
-                Reaction::Listen(listen) => listens.push(&**listen),
+                Reaction::Listen(listen) => signals.push(facts.signal(listen)?),
             }
         }
-        let replicate = self.replications.rule_in(tx, op, &ruled);
-        let listen = listen_in(tx, source, &listens);
-        let (_, signals) = try_join(replicate, listen).await?;
+        self.replications.rule_in(tx, op, &ruled).await?;
         for ruled in back {
             // Rare, and large.
             Box::pin(self.replications.retry_ruled_in(tx, op, ruled)).await?;
@@ -268,44 +286,79 @@ impl RuleBook {
     }
 }
 
-/// The signals for databases, which are known from now on, or not any more once they are deleted.
-async fn listen_in(
-    tx: &Transaction,
-    source: &Source,
-    listens: &[&Listen],
-) -> Result<Vec<Signal>, ServiceError> {
-    let server = source.server().url_text();
-    let snapshot = &tx.snapshot();
-    let (mut rules, mut databases) = (BTreeMap::new(), BTreeMap::new());
-    for listen in listens {
-        let is_there = listen.signal.create;
-        databases.insert(keys::seen(server, &listen.database), is_there);
-        if is_there {
-            rules.insert(keys::seeded(server, &listen.rule.id), &listen.rule.rev);
+/// What the store knows of the rules and databases of reactions.
+#[derive(Default)]
+struct Facts {
+    server: String,
+    /// Keys of rules whose databases have been looked for.
+    seeded: HashSet<Vec<u8>>,
+    /// Keys of databases that have been looked at.
+    seen: HashSet<Vec<u8>>,
+}
+
+impl Facts {
+    /// Reads them. From now on the databases are known, or not any more once they are deleted.
+    async fn read(
+        tx: &Transaction,
+        source: &Source,
+        reactions: &[Reaction],
+    ) -> Result<Self, ServiceError> {
+        let server = source.server().url_text();
+        let snapshot = &tx.snapshot();
+        let (mut rules, mut databases) = (BTreeMap::new(), BTreeMap::new());
+        for reaction in reactions {
+            let (rule, database, is_there) = match reaction {
+                Reaction::Listen(listen) => (&listen.rule, &listen.database, listen.is_there),
+                Reaction::Replicate {
+                    if_new: Some((rule, database)),
+                    ..
+                } => (rule, database, true),
+                Reaction::Replicate { .. } | Reaction::Forget(_) => continue,
+            };
+            databases.insert(keys::seen(server, database), is_there);
+            if is_there {
+                let value = keys::seeded_value(rule, source);
+                rules.insert(keys::seeded(server, &rule.id), value);
+            }
         }
+        let seeded = rules.into_iter().map(|(key, value)| async move {
+            let row = snapshot.get(&key).await?;
+            Ok(row.is_some_and(|row| row == value).then_some(key))
+        });
+        let seen = databases.into_iter().map(|(key, is_there)| async move {
+            let is_seen = is_there && snapshot.get(&key).await?.is_some();
+            if !is_there {
+                tx.clear(&key);
+            } else if !is_seen {
+                tx.set(&key, b"null");
+            }
+            Ok::<_, store::Error>(is_seen.then_some(key))
+        });
+        let (seeded, seen) = try_join(try_join_all(seeded), try_join_all(seen)).await?;
+        Ok(Self {
+            server: server.to_owned(),
+            seeded: seeded.into_iter().flatten().collect(),
+            seen: seen.into_iter().flatten().collect(),
+        })
     }
-    let seeded = rules.into_iter().map(|(key, rev)| async move {
-        let row = snapshot.get(&key).await?;
-        let is_seeded = row.is_some_and(|row| row == keys::seeded_value(rev, source.name()));
-        Ok(is_seeded.then_some(key))
-    });
-    let known = databases.into_iter().map(|(key, is_there)| async move {
-        if !is_there {
-            tx.clear(&key);
-        } else if snapshot.get(&key).await?.is_none() {
-            tx.set(&key, b"null");
+
+    /// Whether the databases that were there before a rule are known.
+    fn is_seeded(&self, rule: &Compiled) -> bool {
+        self.seeded.contains(&keys::seeded(&self.server, &rule.id))
+    }
+
+    /// Whether a database has come after a rule.
+    fn is_new(&self, rule: &Compiled, database: &str) -> bool {
+        self.is_seeded(rule) && !self.seen.contains(&keys::seen(&self.server, database))
+    }
+
+    fn signal(&self, listen: &Listen) -> jobs::Result<Signal> {
+        let mut signal = listen.signal.clone();
+        if !listen.is_there || !self.is_seeded(&listen.rule) {
+            return Ok(signal);
         }
-        Ok::<_, store::Error>(())
-    });
-    let (seeded, _) = try_join(try_join_all(seeded), try_join_all(known)).await?;
-    let seeded: HashSet<_> = seeded.into_iter().flatten().collect();
-    let signal = |listen: &&Listen| {
-        let signal = listen.signal.clone();
+        signal.create |= self.is_new(&listen.rule, &listen.database);
         // The rule has a job for each database that was there before it: one without is new, and the event of that was lost.
-        if signal.create && seeded.contains(&keys::seeded(server, &listen.rule.id)) {
-            return Ok(Listeners::from_the_start(signal)?);
-        }
-        Ok(signal)
-    };
-    listens.iter().map(signal).collect()
+        Listeners::from_the_start(signal)
+    }
 }

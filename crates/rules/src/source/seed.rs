@@ -1,5 +1,6 @@
 //! What rules ask for about databases that were there before them, and about those whose events were lost.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,12 +101,13 @@ async fn wait(
 async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Result<(), Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let set = book.current().await?;
-    let new = unseeded(book, source, &set).await?;
-    let rules: Vec<_> = if all {
-        set.iter().cloned().collect()
-    } else {
-        new.clone()
-    };
+    let mut rules = unseeded(book, source, &set).await?;
+    if all {
+        // To a rule that was written since then, all databases would be new.
+        let new: HashSet<_> = rules.iter().map(|rule| rule.id.clone()).collect();
+        let known = set.iter().filter(|rule| !new.contains(&rule.id));
+        rules = known.cloned().collect();
+    }
     if rules.is_empty() {
         return Ok(());
     }
@@ -115,6 +117,13 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
     let fresh = reactions.afresh();
     let reactions = if all { reactions } else { &fresh };
     let set = Set::new(rules.iter().cloned());
+    let about_known = all.then(|| {
+        let about_known = rules
+            .iter()
+            .filter(|rule| !rule.rule.databases.only_created());
+        Set::new(about_known.cloned())
+    });
+    let about_known = about_known.as_ref();
     let exact: Option<Vec<String>> = (rules.iter())
         .map(|rule| rule.rule.databases.exact().map(str::to_owned))
         .collect();
@@ -127,23 +136,24 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
         names.extend(plain);
         names.sort_unstable();
         names.dedup();
-        names.retain(|name| !set.matching(source, name, Event::Updated).is_empty());
+        names.retain(|name| !set.matching(source, name).is_empty());
         for names in names.chunks(NAMES_MAX) {
             if all {
                 let there = existing(connection, names).await?;
-                seed_some(reactions, connection, &set, &there, all).await?;
+                seed_some(reactions, connection, &set, &there, about_known).await?;
                 sleep(PAUSE).await;
             } else {
-                seed_some(reactions, connection, &set, names, all).await?;
+                seed_some(reactions, connection, &set, names, about_known).await?;
             }
         }
     } else {
-        seed_listed(reactions, connection, &set, all).await?;
+        seed_listed(reactions, connection, &set, about_known).await?;
     }
     if all {
         reactions.end_look();
+    } else {
+        mark(book, source, &rules).await?;
     }
-    mark(book, source, &new).await?;
     Ok(())
 }
 
@@ -164,18 +174,16 @@ async fn seed_listed(
     reactions: &Reactions<'_>,
     connection: &Server,
     set: &Set,
-    all: bool,
+    about_known: Option<&Set>,
 ) -> Result<(), Stopped> {
     let source = reactions.source;
-    let matches = |name: &&String| {
-        source.follows(name) && !set.matching(source, name, Event::Updated).is_empty()
-    };
+    let matches = |name: &&String| source.follows(name) && !set.matching(source, name).is_empty();
     let mut after: Option<String> = None;
     loop {
         let page = connection.all_dbs(after.as_deref(), PAGE).await?;
         let names: Vec<String> = page.iter().filter(matches).cloned().collect();
         for names in names.chunks(NAMES_MAX) {
-            seed_some(reactions, connection, set, names, all).await?;
+            seed_some(reactions, connection, set, names, about_known).await?;
         }
         if page.len() < PAGE {
             return Ok(());
@@ -185,22 +193,24 @@ async fn seed_listed(
     }
 }
 
+/// Has some databases dealt with: in a look at all, those that are known by the rules `about_known` only.
 async fn seed_some(
     reactions: &Reactions<'_>,
     connection: &Server,
     set: &Set,
     names: &[String],
-    all: bool,
+    about_known: Option<&Set>,
 ) -> Result<(), Stopped> {
     let (book, server) = (reactions.book, reactions.source.server().url_text());
     let known = seen(book, server, names).await?;
     let now_ms = book.replications.jobs().clock().now_ms();
     let mut found = Vec::new();
-    if all {
+    if let Some(about_known) = about_known {
         // A database that was not there at the last look is new.
         for name in names {
-            let for_one = reactions.for_one(set, name, Event::Created, None, now_ms);
             let is_known = known.contains(name);
+            let set = if is_known { about_known } else { set };
+            let for_one = reactions.for_one(set, name, Event::Created, None, now_ms);
             let listens = |one: &Reaction| matches!(one, Reaction::Listen(..));
             if !is_known && for_one.iter().any(listens) {
                 reactions.heard.changed(name);
@@ -258,7 +268,7 @@ async fn unseeded(
             let snapshot = &tx.snapshot();
             let known = rules.iter().map(|rule| async move {
                 let row = snapshot.get(&keys::seeded(server, &rule.id)).await?;
-                let value = keys::seeded_value(&rule.rev, source.name());
+                let value = keys::seeded_value(rule, source);
                 Ok::<_, ServiceError>(row.is_some_and(|row| row == value))
             });
             try_join_all(known).await
@@ -280,7 +290,7 @@ async fn mark(
         (book.replications.jobs().store())
             .transact("mark_rules", |tx| async move {
                 for rule in rules {
-                    let value = keys::seeded_value(&rule.rev, source.name());
+                    let value = keys::seeded_value(rule, source);
                     tx.set(&keys::seeded(server, &rule.id), &value);
                 }
                 Ok::<_, ServiceError>(())

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod couchdb;
+mod created;
 mod deleted;
 mod edges;
 mod fixture;

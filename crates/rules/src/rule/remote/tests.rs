@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::tests::{json_of, rule};
-use super::super::{Captures, Compiled, Event, Rule, RuleId, Set};
+use super::super::{Captures, Compiled, Rule, RuleId, Set};
 use super::*;
 
 fn eu() -> Value {
@@ -51,7 +51,7 @@ fn each_url_is_a_replication() {
     let remote = compiled(&eu());
     let set = Set::new([std::sync::Arc::new(remote)]);
     let source = super::super::tests::source("http://us:5984");
-    let found = set.matching(&source, "app_a/b", Event::Created);
+    let found = set.matching(&source, "app_a/b");
     let (remote, captures) = &found[0];
     let ruled = remote.replications("app_a/b", captures);
     let ruled: Vec<_> = ruled.into_iter().map(Result::unwrap).collect();
@@ -77,9 +77,9 @@ fn each_url_is_a_replication() {
     );
     assert_ne!(job.url, ruled[0].remote.as_ref().unwrap().url);
     assert_eq!(second.database.as_deref(), Some("app_a/b"));
-    assert!(set.matching(&source, "other", Event::Created).is_empty());
+    assert!(set.matching(&source, "other").is_empty());
     let elsewhere = super::super::tests::source("http://us:5985");
-    assert!(set.matching(&elsewhere, "app_a", Event::Created).is_empty());
+    assert!(set.matching(&elsewhere, "app_a").is_empty());
 }
 
 #[test]

@@ -1,0 +1,152 @@
+//! Which databases are new to a rule.
+
+use std::time::Duration;
+
+use peer::{Fault, Faults, FeedFaults, On};
+use rules::source::SourceOptions;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::fixture::{LOSES_ALL, World, quick, without_feed, without_sweeps};
+
+async fn next_url(world: &mut World) -> String {
+    let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+    call.unwrap().unwrap().url
+}
+
+/// A rule that calls `ID/DATABASE/DOCUMENT`.
+fn calls(id: &str, matches: &Value) -> Value {
+    let url = format!("http://127.0.0.1:1/{id}/${{db_name}}/${{change.id}}");
+    json!({"type": "on_change", "match": matches, "url": url})
+}
+
+fn create(world: &World, name: &str) {
+    world.peer.create_database(name).unwrap();
+    put(world, name, "first");
+}
+
+fn put(world: &World, name: &str, id: &str) {
+    let doc = json!({"_id": id}).to_string();
+    world.peer.put(name, &doc).unwrap();
+}
+
+async fn called(world: &mut World, expected: &[&str]) {
+    let mut urls = Vec::new();
+    while urls.len() < expected.len() {
+        urls.push(next_url(world).await);
+    }
+    urls.sort();
+    let expected: Vec<_> = (expected.iter())
+        .map(|of| format!("http://127.0.0.1:1/{of}"))
+        .collect();
+    assert_eq!(urls, expected);
+}
+
+async fn only_new_databases_are_called_about(options: SourceOptions) {
+    let mut world = World::new().await;
+    world.change("old");
+    let _node = world.node(options).await;
+    // Only together with another rule, old databases are looked for.
+    world.rule("all", Some(&calls("all", &json!({})))).await;
+    let created = json!({"events": ["created"]});
+    world.rule("new", Some(&calls("new", &created))).await;
+    world.until_seeded(2).await;
+    world.change("late");
+    called(&mut world, &["all/a/late"]).await;
+    create(&world, "c");
+    called(&mut world, &["all/c/first", "new/c/first"]).await;
+    put(&world, "c", "second");
+    called(&mut world, &["all/c/second", "new/c/second"]).await;
+    world.change("later");
+    called(&mut world, &["all/a/later"]).await;
+    assert!(world.calls.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_rule_may_be_about_new_databases_only() {
+    only_new_databases_are_called_about(quick()).await;
+}
+
+#[tokio::test]
+async fn a_rule_may_be_about_new_databases_only_without_a_feed() {
+    only_new_databases_are_called_about(without_feed()).await;
+}
+
+/// Nobody has said that there is one until it changes.
+#[tokio::test]
+async fn a_new_database_is_one_although_the_event_was_lost() {
+    let mut world = World::new().await;
+    world.change("old");
+    let _node = world.node(without_sweeps()).await;
+    world.until_followed("db_updates").await;
+    let created = json!({"events": ["created"]});
+    world.rule("new", Some(&calls("new", &created))).await;
+    let copies = json!({
+        "type": "replicator", "create_target": true,
+        "match": {"database": "^(?<name>a|c)$", "events": ["created"]},
+        "source": format!("{}/${{name}}", world.peer.url()),
+        "target": format!("{}/copy_${{name}}", world.peer.url()),
+    });
+    world.rule("copy", Some(&copies)).await;
+    world.until_seeded(2).await;
+    world.change("late");
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    create(&world, "c");
+    world.peer.set_feed_faults(1, FeedFaults::default());
+    put(&world, "c", "second");
+    let is_copied = |name: &str, id: &str| matches!(world.peer.get(name, id), Ok(Some(_)));
+    world.until(async || is_copied("copy_c", "second")).await;
+    assert!(!is_copied("copy_a", "late"));
+    let expected = [
+        "new/c/first",
+        "new/c/second",
+        "new/copy_c/first",
+        "new/copy_c/second",
+    ];
+    called(&mut world, &expected).await;
+}
+
+/// A look for the databases of all rules is no look for those of a rule that was written since it began.
+#[tokio::test]
+async fn a_rule_that_is_written_during_a_look_begins_now() {
+    let mut world = World::new().await;
+    world.change("old");
+    let _node = world.node(quick()).await;
+    world.rule("x", Some(&calls("x", &json!({})))).await;
+    world.until_seeded(1).await;
+    let late = (On::post("/_dbs_info").first(1), Fault::Latency { ms: 500 });
+    world.peer.set_faults(Faults::script([late]));
+    world
+        .until(async || !world.peer.injected().is_empty())
+        .await;
+    world.rule("y", Some(&calls("y", &json!({})))).await;
+    world.until_seeded(2).await;
+    world.change("new");
+    called(&mut world, &["x/a/new", "y/a/new"]).await;
+}
+
+/// It was there before.
+#[tokio::test]
+async fn a_database_that_is_excluded_no_longer_is_not_new() {
+    let mut world = World::new().await;
+    world.change("old");
+    world.rule("x", Some(&calls("x", &json!({})))).await;
+    let exclude = |names: &[&str]| SourceOptions {
+        exclude: names.iter().map(|&name| name.to_owned()).collect(),
+        ..quick()
+    };
+    let node = world.node(exclude(&["^a$"])).await;
+    world.until_seeded(1).await;
+    put(&world, "b", "one");
+    called(&mut world, &["x/b/one"]).await;
+    node.stop().await;
+    let ty = &jobs::JobType::new("listen").unwrap();
+    let _node = world.node(exclude(&["^other$"])).await;
+    let finished = async || {
+        let counts = world.replications.jobs().counts(ty).await.unwrap();
+        counts.finished >= 2
+    };
+    world.until(finished).await;
+    world.change("new");
+    called(&mut world, &["x/a/new"]).await;
+}
