@@ -116,6 +116,14 @@ impl Remote {
             let reason = "may have variables only in the name of the database";
             fields.invalid("source", reason)
         })?;
+        if let Some(one) = one.as_ref().filter(|_| !source.varies())
+            && *one != place.1
+        {
+            let of = &place.1;
+            let reason =
+                format!("is `{of}`, but `databases` has only `{one}`; end it with `${{name}}`");
+            return Err(fields.invalid("source", reason));
+        }
         let mut keys = BTreeSet::from([source.key()]);
         for (path, url) in urls(fields)? {
             let target = Side::parse(&path, url, scope)?;

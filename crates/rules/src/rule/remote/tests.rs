@@ -165,6 +165,25 @@ fn a_single_database_needs_no_variable() {
     );
 }
 
+/// Its changes would start copies of another.
+#[test]
+fn one_database_is_that_of_the_source() {
+    let from = |source: &str| {
+        let mut body = eu();
+        body["databases"] = json!(["app/a"]);
+        body["source"] = json!(source);
+        body["url"] = json!("http://eu/b");
+        body
+    };
+    for source in ["http://us/app%2Fa", "http://us/${name}"] {
+        rule(&from(source));
+    }
+    assert_eq!(
+        refusal(&from("http://us/c")),
+        "`source`: is `c`, but `databases` has only `app/a`; end it with `${name}`"
+    );
+}
+
 #[test]
 #[expect(clippy::too_many_lines, reason = "it is a table")]
 fn what_is_wrong_is_named() {
