@@ -97,7 +97,7 @@ impl NotifierHandle {
                 .await?;
         }
         self.table.deliver(id, version, &notice);
-        self.table.begin(&mut subscription);
+        subscription.begin();
         self.table.made.notify_one();
         Ok(subscription)
     }

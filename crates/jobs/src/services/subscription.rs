@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::select_all;
-use tokio::sync::{Notify, watch};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Notify;
 
 use crate::{JobId, JobInfo, State};
 
@@ -37,14 +38,11 @@ impl Notice {
         !matches!(self.state(), Some(State::Pending | State::Running))
     }
 
-    /// Whether this adds nothing for a subscriber who knows `other`.
-    fn same_as(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Job(a, data_a), Self::Job(b, data_b)) => {
-                (a.state, a.attempts, a.stalls, a.due_ms, data_a)
-                    == (b.state, b.attempts, b.stalls, b.due_ms, data_b)
-            }
-            _ => self == other,
+    /// The same with empty data.
+    fn without_data(&self) -> Self {
+        match self {
+            Self::Job(info, _) => Self::Job(Arc::clone(info), Bytes::new()),
+            other => other.clone(),
         }
     }
 }
@@ -53,18 +51,34 @@ impl Notice {
 #[derive(Debug)]
 pub struct Subscription {
     id: JobId,
-    receiver: watch::Receiver<Seen>,
+    slot: Arc<Slot>,
     last: Notice,
     table: Arc<Table>,
 }
 
+/// What one subscription has been told.
+#[derive(Debug, Default)]
+struct Slot {
+    seen: Mutex<Seen>,
+    changed: Notify,
+}
+
 /// A job's state at a version.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Seen {
     version: u64,
+    known: Option<Known>,
+    /// What is known, until the subscriber takes it.
     notice: Option<Notice>,
     /// Whether the subscriber knows the initial state; before that, no notice is the last.
     begun: bool,
+}
+
+/// A notice with a hash in place of the data, of which there may be much in many subscriptions.
+#[derive(Debug, Clone)]
+struct Known {
+    notice: Notice,
+    data: Option<[u8; 32]>,
 }
 
 /// The subscriptions of one process to jobs of one type.
@@ -75,10 +89,65 @@ pub(crate) struct Table {
     /// Notified of the first subscription.
     pub(crate) made: Notify,
     /// `None` once the notifier has stopped.
-    jobs: Mutex<Option<BTreeMap<JobId, Vec<watch::Sender<Seen>>>>>,
+    jobs: Mutex<Option<BTreeMap<JobId, Vec<Arc<Slot>>>>>,
+}
+
+impl Known {
+    fn of(notice: &Notice) -> Self {
+        Self {
+            notice: notice.without_data(),
+            data: match notice {
+                Notice::Job(_, data) => Some(Sha256::digest(data).into()),
+                _ => None,
+            },
+        }
+    }
+
+    /// Whether this adds nothing for a subscriber who knows `other`.
+    fn same_as(&self, other: &Self) -> bool {
+        match (&self.notice, &other.notice) {
+            (Notice::Job(a, _), Notice::Job(b, _)) => {
+                (a.state, a.attempts, a.stalls, a.due_ms, self.data)
+                    == (b.state, b.attempts, b.stalls, b.due_ms, other.data)
+            }
+            (a, b) => a == b,
+        }
+    }
+}
+
+impl Slot {
+    /// Tells the subscriber this state at a version, unless it has a newer one.
+    fn deliver(&self, version: u64, notice: &Notice, known: &Known) {
+        let mut seen = self.lock();
+        if version < seen.version {
+            return;
+        }
+        seen.version = version;
+        let over = |last: &Known| seen.begun && last.notice.is_last();
+        let new = (seen.known.as_ref()).is_none_or(|last| !known.same_as(last) && !over(last));
+        if new {
+            seen.known = Some(known.clone());
+            seen.notice = Some(notice.clone());
+            self.changed.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Subscription {
+    /// Makes the notices delivered so far the initial state.
+    pub(crate) fn begin(&mut self) {
+        let mut seen = self.slot.lock();
+        seen.begun = true;
+        if let Some(notice) = seen.notice.take() {
+            drop(seen);
+            self.last = notice;
+        }
+    }
+
     /// The id of the job.
     pub fn id(&self) -> &JobId {
         &self.id
@@ -89,17 +158,24 @@ impl Subscription {
         &self.last
     }
 
+    /// Frees the data of the last notice: from here on, [`now`](Self::now) has it empty.
+    pub fn forget_data(&mut self) {
+        self.last = self.last.without_data();
+    }
+
     /// The next change; `None` after the last one.
     pub async fn next(&mut self) -> Option<Notice> {
         if self.last.is_last() {
             return None;
         }
-        let notice = match self.receiver.changed().await {
-            Ok(()) => self.receiver.borrow_and_update().notice.clone(),
-            Err(_) => None,
-        };
-        self.last = notice.unwrap_or(Notice::Stopped);
-        Some(self.last.clone())
+        loop {
+            let notice = self.slot.lock().notice.take();
+            if let Some(notice) = notice {
+                self.last = notice.clone();
+                return Some(notice);
+            }
+            self.slot.changed.notified().await;
+        }
     }
 
     /// The next change that satisfies `wanted`, or the last one; `None` after `wait`.
@@ -144,10 +220,9 @@ impl Drop for Subscription {
         let Some(jobs) = &mut *jobs else {
             return;
         };
-        if let Some(senders) = jobs.get_mut(&self.id) {
-            let receiver = &self.receiver;
-            senders.retain(|sender| !sender.subscribe().same_channel(receiver));
-            if senders.is_empty() {
+        if let Some(slots) = jobs.get_mut(&self.id) {
+            slots.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+            if slots.is_empty() {
                 jobs.remove(&self.id);
             }
         }
@@ -165,16 +240,13 @@ impl Table {
 
     /// A subscription to everything delivered from now on; `None` once the notifier has stopped.
     pub(crate) fn register(self: &Arc<Self>, id: &JobId) -> Option<Subscription> {
-        let (sender, receiver) = watch::channel(Seen {
-            version: 0,
-            notice: None,
-            begun: false,
-        });
+        let slot = Arc::<Slot>::default();
         let mut jobs = self.lock();
-        jobs.as_mut()?.entry(id.clone()).or_default().push(sender);
+        let slots = jobs.as_mut()?.entry(id.clone()).or_default();
+        slots.push(Arc::clone(&slot));
         Some(Subscription {
             id: id.clone(),
-            receiver,
+            slot,
             last: Notice::Stopped,
             table: Arc::clone(self),
         })
@@ -182,41 +254,12 @@ impl Table {
 
     /// Delivers a job's state at a version to its subscribers, unless they have a newer one.
     pub(crate) fn deliver(&self, id: &JobId, version: u64, notice: &Notice) {
-        let mut jobs = self.lock();
-        let Some(jobs) = &mut *jobs else {
-            return;
-        };
-        for sender in jobs.get(id).into_iter().flatten() {
-            sender.send_if_modified(|seen| {
-                if version < seen.version {
-                    return false;
-                }
-                seen.version = version;
-                let known = seen.notice.as_ref();
-                let over = |known: &Notice| seen.begun && known.is_last();
-                let new = known.is_none_or(|known| !notice.same_as(known) && !over(known));
-                if new {
-                    seen.notice = Some(notice.clone());
-                }
-                new
-            });
-        }
-    }
-
-    /// Makes the notices delivered so far the initial state of a new subscription.
-    pub(crate) fn begin(&self, subscription: &mut Subscription) {
+        // Before the table is locked.
+        let known = Known::of(notice);
         let jobs = self.lock();
-        let senders = jobs.as_ref().and_then(|jobs| jobs.get(&subscription.id));
-        let own =
-            |sender: &&watch::Sender<Seen>| sender.subscribe().same_channel(&subscription.receiver);
-        if let Some(sender) = senders.into_iter().flatten().find(own) {
-            sender.send_if_modified(|seen| {
-                seen.begun = true;
-                false
-            });
-        }
-        if let Some(notice) = &subscription.receiver.borrow_and_update().notice {
-            subscription.last = notice.clone();
+        let slots = jobs.as_ref().and_then(|jobs| jobs.get(id));
+        for slot in slots.into_iter().flatten() {
+            slot.deliver(version, notice, &known);
         }
     }
 
@@ -245,11 +288,14 @@ impl Table {
 
     /// Ends every subscription, and rejects new ones.
     pub(crate) fn close(&self) {
-        self.end_all(&Notice::Stopped);
-        *self.lock() = None;
+        let jobs = self.lock().take();
+        let (notice, known) = (Notice::Stopped, Known::of(&Notice::Stopped));
+        for slot in jobs.iter().flatten().flat_map(|(_, slots)| slots) {
+            slot.deliver(u64::MAX, &notice, &known);
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<JobId, Vec<watch::Sender<Seen>>>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<JobId, Vec<Arc<Slot>>>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -267,10 +313,10 @@ mod tests {
         let mut subscription = table.register(&id).unwrap();
         table.deliver(&id, 1, &Notice::Removed);
         table.deliver(&id, 2, &Notice::TypeCleared);
-        table.begin(&mut subscription);
+        subscription.begin();
         assert_eq!(*subscription.now(), Notice::TypeCleared);
         table.deliver(&id, 3, &Notice::Removed);
-        table.begin(&mut subscription);
+        subscription.begin();
         assert_eq!(*subscription.now(), Notice::TypeCleared);
     }
 }

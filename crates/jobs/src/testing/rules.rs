@@ -254,7 +254,8 @@ impl Job {
     /// The holder ends its run; true when another follows.
     pub(crate) fn finish(&mut self, end: &Ended) -> bool {
         let back_off = end.failed && end.again_ms.is_some();
-        if back_off {
+        let dies = end.dead && end.again_ms.is_none() && self.next.is_none();
+        if back_off || dies {
             self.stalls += 1;
         } else if !end.unused {
             self.stalls = 0;

@@ -122,11 +122,6 @@ pub(super) fn finish(
         new.limit_by(key.map(|key| key.0), pool.map(|pool| pool.0), cx);
     }
     let back_off = finish.failed && finish.again_ms.is_some();
-    new.stalls = match (back_off, finish.unused) {
-        (true, _) => new.stalls.saturating_add(1),
-        (false, true) => new.stalls,
-        (false, false) => 0,
-    };
     let outcome = match finish.again_ms {
         Some(due_ms) => {
             new.ask_again(due_ms, None);
@@ -139,6 +134,11 @@ pub(super) fn finish(
     let (signal_ms, next) = (new.take_signal(), new.next.take());
     let signal_ms = signal_ms.filter(|_| !cx.planted.is(Bug::SignalForgotten));
     let dead = finish.dead && next.is_none() && !cx.planted.is(Bug::DeadIsFinished);
+    new.stalls = match (back_off || dead, finish.unused) {
+        (true, _) => new.stalls.saturating_add(1),
+        (false, true) => new.stalls,
+        (false, false) => 0,
+    };
     let due_ms = match &next {
         None => signal_ms.filter(|_| !dead),
         Some(next) => Some(next.merged(signal_ms, back_off)),

@@ -1,3 +1,4 @@
+use bytes::Bytes;
 use store::{CommitFate, FaultControl, Faults, Store};
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -96,4 +97,32 @@ async fn a_concurrent_subscriber_is_notified() {
     looked.unwrap();
     scene.notifier.pass().await.unwrap();
     assert_eq!(told(&mut subscription).await, Some(State::Finished));
+}
+
+/// A process may follow many jobs with much data, so it compares their data by a hash.
+#[tokio::test(start_paused = true)]
+async fn data_is_freed_once_it_is_told() {
+    let scene = Scene::new(Faults::default()).await;
+    let (table, id) = (&scene.handle.table, &scene.id);
+    let mut subscription = scene.handle.subscribe(id).await.unwrap();
+    let Notice::Job(info, _) = subscription.now().clone() else {
+        panic!("it is {:?}", subscription.now());
+    };
+    for (version, byte) in [(1 << 40, 1), (1 << 41, 2)] {
+        let data = Bytes::from(vec![byte; 100]);
+        let notice = Notice::Job(Arc::clone(&info), data.clone());
+        table.deliver(id, version, &notice);
+        assert_eq!(subscription.next().await, Some(notice));
+        assert!(matches!(subscription.now(), Notice::Job(_, told) if *told == data));
+        subscription.forget_data();
+        assert!(matches!(subscription.now(), Notice::Job(_, told) if told.is_empty()));
+        assert!(data.is_unique());
+        let same = Bytes::from(vec![byte; 100]);
+        table.deliver(id, version + 1, &Notice::Job(Arc::clone(&info), same));
+        assert!(
+            timeout(Duration::from_secs(1), subscription.next())
+                .await
+                .is_err()
+        );
+    }
 }
