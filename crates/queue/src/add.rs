@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::try_join;
 use jiff::Timestamp;
 use jobs::{Add, Added, JobId, LimitName, Op, Signal, Tenant};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use store::{AsStoreError, Transaction};
 use tokio::time::Instant;
 
-use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, TypeName};
+use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, TypeName, keys};
 
 /// Maximum jobs per request.
 pub const IDS_MAX: usize = 500;
@@ -82,6 +83,9 @@ pub(crate) struct Ready {
     on_exists: OnExists,
 }
 
+/// Why a job was refused, with its id if it has one that can be read.
+pub type Refused = (Option<String>, Error);
+
 /// How many jobs are pending, as last counted, with those that this process has added since.
 #[derive(Debug, Default)]
 pub(crate) struct Pending(Mutex<HashMap<TypeName, (Instant, u64)>>);
@@ -92,9 +96,9 @@ impl Queue {
     pub async fn add(
         &self,
         ty: &Type,
-        new: Vec<Result<NewJob>>,
+        new: Vec<std::result::Result<NewJob, Refused>>,
         repeat: Option<&str>,
-    ) -> Result<Vec<std::result::Result<String, (Option<String>, Error)>>> {
+    ) -> Result<Vec<std::result::Result<String, Refused>>> {
         let mut op = self.jobs().op();
         if let Some(key) = repeat {
             op.bits = digest(&[ty.name.as_str(), key]);
@@ -105,15 +109,15 @@ impl Queue {
                 Some(key) => digest(&[ty.name.as_str(), key, &nth.to_string()]),
                 None => self.jobs().entropy().bits(),
             };
-            let given = job.as_ref().ok().and_then(|job| job.id.clone());
-            let checked = job.and_then(|job| self.check(ty, job, op.now_ms, unnamed));
-            answers.push(match checked {
-                Ok((id, job)) => {
-                    ready.push(job);
-                    Ok(id)
-                }
-                Err(error) => Err((given, error)),
+            let checked = job.and_then(|job| {
+                let given = job.id.clone();
+                let checked = self.check(ty, job, op.now_ms, unnamed);
+                checked.map_err(|error| (given, error))
             });
+            answers.push(checked.map(|(id, job)| {
+                ready.push(job);
+                id
+            }));
         }
         self.make_room(ty, &op, &ready).await?;
         for (op, batch) in &batches(&op, &ready) {
@@ -127,7 +131,7 @@ impl Queue {
         Ok(answers)
     }
 
-    /// Adds jobs in the caller's transaction. Returns how many of them were not pending or running before, and are pending.
+    /// Adds jobs in the caller's transaction, unless the type has been removed. Returns how many of them were not pending or running before, and are pending.
     pub(crate) async fn add_in(
         &self,
         tx: &Transaction,
@@ -135,8 +139,12 @@ impl Queue {
         ty: &Type,
         batch: &[Ready],
     ) -> Result<u64> {
-        self.sealing_in(tx, batch.iter().map(|job| &job.add.data))
-            .await?;
+        // The caller's type may be a cached one. Conflicts with its removal.
+        let row = async { Ok(tx.get(&keys::type_row(&ty.name)).await?) };
+        let sealing = self.sealing_in(tx, batch.iter().map(|job| &job.add.data));
+        if try_join(row, sealing).await?.0.is_none() {
+            return Err(Error::NoType(ty.name.clone()));
+        }
         let (mut nth, mut more) = (0, 0);
         for alike in batch.chunk_by(|a, b| a.on_exists == b.on_exists) {
             let op = &op.nth(nth);

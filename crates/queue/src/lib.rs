@@ -23,7 +23,7 @@ mod tokens;
 mod types;
 mod work;
 
-pub use add::{DEPTH_MAX, IDS_MAX, NewJob};
+pub use add::{DEPTH_MAX, IDS_MAX, NewJob, Refused};
 pub use envelope::{Envelope, Raw, given};
 pub use error::{Error, Result};
 pub use manage::Retried;

@@ -229,6 +229,7 @@ impl Queue {
     pub async fn wait(&self, ty: &Type, id: &str, wait: Duration) -> Result<()> {
         let deadline = Instant::now() + wait;
         let mut following = self.follow(ty, id).await?;
+        let _ = following.first();
         let over = async {
             while let Some(seen) = following.next().await {
                 let _ = seen?;
@@ -244,14 +245,17 @@ impl Queue {
 }
 
 impl Following {
-    /// The state that was seen last. The inner error is that the job's data cannot be read.
-    pub fn now(&self) -> Result<(Arc<JobInfo>, Result<Envelope>)> {
-        self.seen(self.subscription.now().clone())
+    /// The state at first. The inner error is that the job's data cannot be read. Called once: the data is not kept.
+    pub fn first(&mut self) -> Result<(Arc<JobInfo>, Result<Envelope>)> {
+        let notice = self.subscription.now().clone();
+        self.subscription.forget_data();
+        self.seen(notice)
     }
 
     /// The next change; `None` after the last one.
     pub async fn next(&mut self) -> Option<Result<(Arc<JobInfo>, Result<Envelope>)>> {
         let notice = self.subscription.next().await?;
+        self.subscription.forget_data();
         Some(self.seen(notice))
     }
 
@@ -278,3 +282,6 @@ pub(crate) fn last_error(
         _ => reason,
     }
 }
+
+#[cfg(test)]
+mod tests;

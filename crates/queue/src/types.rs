@@ -119,16 +119,16 @@ impl Queue {
     /// Removes a type that has no jobs. Its schedules stay, and say that it is missing.
     pub async fn remove_type(&self, name: &TypeName) -> Result<()> {
         let found = self.find(name).await?;
-        let counts = self.jobs().counts(&found.ty).await?;
-        let left = counts.pending + counts.running + counts.finished + counts.dead;
-        if left > 0 {
-            return Err(Error::Conflict(format!(
-                "`{name}` has {left} jobs; remove them first, or wait until they have finished and expired"
-            )));
-        }
         let (own, op) = (&found.ty, self.jobs().op());
         (self.jobs().store())
             .transact("remove_job_type", |tx| async move {
+                let counts = self.jobs().exact_counts_in(&tx, own).await?;
+                let left = counts.pending + counts.running + counts.finished + counts.dead;
+                if left > 0 {
+                    return Err(Error::Conflict(format!(
+                        "`{name}` has {left} jobs; remove them first, or wait until they have finished and expired"
+                    )));
+                }
                 self.jobs()
                     .replace_limits_in(&tx, &op, own, &BTreeMap::new())
                     .await?;

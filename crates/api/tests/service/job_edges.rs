@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::fixture::{Answer, User};
-use crate::jobs::{claim, finish, fixture};
+use crate::jobs::{claim, finish, fixture, fixture_with};
 
 async fn send(user: &User<'_>, method: Method, path: &str, body: &str) -> Answer {
     let user = user.clone().with("content-type", "application/json");
@@ -80,7 +80,6 @@ async fn json_that_is_nested_too_deeply_is_refused() {
         )
     };
     for (path, part, outcome) in [
-        ("_beat", "progress", ""),
         ("_finish", "result", r#","outcome":"done""#),
         ("_finish", "error", r#","outcome":"failed""#),
     ] {
@@ -90,6 +89,52 @@ async fn json_that_is_nested_too_deeply_is_refused() {
             &send(&root, Method::POST, &path, &body).await.gives(400),
             part,
         );
+    }
+}
+
+/// Neither that of its job nor that of the other jobs of the worker.
+#[tokio::test]
+async fn progress_that_is_refused_costs_no_heartbeat() {
+    let fixture = fixture_with(json!({"max_data_bytes": 300})).await;
+    let root = fixture.root();
+    for id in ["large", "deep", "lost", "fine"] {
+        let job = json!({"id": id, "data": 1});
+        root.post("/_jobs/mail", &job).await.gives(201);
+    }
+    let jobs = claim(&root, 4, 0).await;
+    let lost = jobs.iter().find(|job| job["id"] == "lost").unwrap();
+    finish(&root, lost, json!({"outcome": "done"})).await;
+    let large = format!("{:?}", "x".repeat(299));
+    let rows = jobs.iter().map(|job| {
+        let progress = match job["id"].as_str().unwrap() {
+            "large" | "lost" => large.clone(),
+            "deep" => nested(101),
+            _ => "5".to_owned(),
+        };
+        let (id, lock) = (&job["id"], &job["lock"]);
+        format!(r#"{{"id":{id},"lock":{lock},"progress":{progress}}}"#)
+    });
+    let rows: Vec<_> = rows.collect();
+    let body = format!(r#"{{"jobs":[{}]}}"#, rows.join(","));
+    let beaten = send(&root, Method::POST, "/_jobs/mail/_beat", &body).await;
+    let beaten = beaten.gives(200)["jobs"].clone();
+    let row = |id: &str| {
+        let rows = beaten.as_array().unwrap();
+        rows.iter().find(|row| row["id"] == id).unwrap().clone()
+    };
+    for (id, status, error, reason) in [
+        ("large", "held", json!("too_large"), "`progress` has 301"),
+        ("deep", "held", json!("bad_request"), "100 deep"),
+        ("lost", "halt", json!("too_large"), "`progress` has 301"),
+        ("fine", "held", Value::Null, "null"),
+    ] {
+        let row = row(id);
+        assert_eq!((&row["status"], &row["error"]), (&json!(status), &error));
+        assert_eq!(row["deadline"].is_string(), status == "held", "{row}");
+        assert!(row["reason"].to_string().contains(reason), "{row}");
+        let shown = root.get(&format!("/_jobs/mail/{id}")).await.gives(200);
+        let stored = if id == "fine" { json!(5) } else { Value::Null };
+        assert_eq!(shown["progress"], stored);
     }
 }
 

@@ -278,17 +278,11 @@ async fn sizes_and_pages_are_checked() {
         .gives(201);
     let job = claim(&root, 1, 0).await.remove(0);
     let large = "0123456789";
-    for (path, part, outcome) in [
-        ("_beat", "progress", None),
-        ("_finish", "result", Some("done")),
-        ("_finish", "error", Some("failed")),
-    ] {
-        let mut row = json!({"id": "a", "lock": job["lock"], part: large});
-        if let Some(outcome) = outcome {
-            row["outcome"] = outcome.into();
-        }
-        let (path, body) = (format!("/_jobs/mail/{path}"), json!({"jobs": [row]}));
-        let reason = root.post(&path, &body).await.gives(413)["reason"].to_string();
+    for (part, outcome) in [("result", "done"), ("error", "failed")] {
+        let row = json!({"id": "a", "lock": job["lock"], "outcome": outcome, part: large});
+        let body = json!({"jobs": [row]});
+        let refused = root.post("/_jobs/mail/_finish", &body).await;
+        let reason = refused.gives(413)["reason"].to_string();
         assert!(
             reason.contains(&format!("`{part}` has 12 bytes")),
             "{reason}"

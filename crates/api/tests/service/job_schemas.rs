@@ -221,6 +221,9 @@ async fn responses_are_as_their_schemas_say() {
     let beat = json!({"jobs": [{"id": job["id"], "lock": job["lock"], "progress": 1}]});
     let path = "/_jobs/{type}/_beat";
     checker.ask("post", path, "/_jobs/mail/_beat", beat).await;
+    let deep = (0..101).fold(Value::Null, |inner, _| json!([inner]));
+    let beat = json!({"jobs": [{"id": job["id"], "lock": job["lock"], "progress": deep}]});
+    checker.ask("post", path, "/_jobs/mail/_beat", beat).await;
     for path in [ty, "/_jobs/{type}/_type", "/_jobs"] {
         let example = path.replace("{type}", "mail");
         checker.ask("get", path, &example, Value::Null).await;

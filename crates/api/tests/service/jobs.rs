@@ -123,6 +123,7 @@ async fn failed_jobs_are_retried_and_die() {
         (&shown["state"], &shown["error"]["message"]),
         (&json!("dead"), &json!("no route"))
     );
+    assert_eq!(shown["failures"], 2);
     let outcomes: Vec<_> = shown["attempts"]
         .as_array()
         .unwrap()
@@ -369,12 +370,18 @@ async fn wrong_requests_are_refused_with_advice() {
             "{reason}"
         );
     }
-    let many = json!({"jobs": [{"data": 1}, {"id": "b"}, {"id": "c", "data": 1, "x": 1}, {"id": "_d", "data": 1}]});
+    let many = json!({"jobs": [{"data": 1}, {"id": "b"}, {"id": "c", "data": 1, "x": 1}, {"id": "_d", "data": 1}, {"id": 5}, 6]});
     let rows = root.post("/_jobs/mail", &many).await.gives(201);
     assert_eq!(rows["results"][0]["ok"], true);
     assert_eq!(rows["results"][1]["error"], "bad_request");
     assert!(rows["results"][2]["reason"].to_string().contains("`x`"));
-    assert_eq!(rows["results"][3]["id"], "_d");
+    let ids = rows["results"].as_array().unwrap()[1..].iter();
+    let ids: Vec<_> = ids.map(|row| row["id"].clone()).collect();
+    let none = Value::Null;
+    assert_eq!(
+        ids,
+        [json!("b"), json!("c"), json!("_d"), none.clone(), none]
+    );
     assert_eq!(
         root.get("/_jobs/mail/_type").await.gives(200)["counts"]["pending"],
         1

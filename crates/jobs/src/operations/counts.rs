@@ -95,6 +95,12 @@ impl Jobs {
         })
     }
 
+    /// [`Self::counts_in`], which conflicts with any change of them.
+    pub async fn exact_counts_in(&self, tx: &Transaction, ty: &JobType) -> Result<Counts> {
+        tx.add_read_conflict_range(self.keys().counts(ty));
+        self.counts_in(tx, ty).await
+    }
+
     /// The jobs of a type by state and [label](Self::labelled), without zeros.
     pub async fn counts_by_label(&self, ty: &JobType) -> Result<BTreeMap<(State, u8), u64>> {
         let mut counts = BTreeMap::new();

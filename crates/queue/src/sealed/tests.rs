@@ -105,8 +105,8 @@ async fn a_node_without_the_key_shows_nothing_and_names_it() {
         assert!(listed.jobs.len() == 1 && listed.jobs[0].1.is_none());
         // It can be followed, for its state.
         b.wait(&mail, "1", Duration::from_millis(1)).await.unwrap();
-        let followed = b.follow(&mail, "1").await.unwrap();
-        assert!(followed.now().unwrap().1.is_err());
+        let mut followed = b.follow(&mail, "1").await.unwrap();
+        assert!(followed.first().unwrap().1.is_err());
     }
     // Nor does one with another key of that name.
     let other = Queue::new(

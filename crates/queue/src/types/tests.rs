@@ -5,7 +5,7 @@ use std::time::Duration;
 use jobs::{Clock, Entropy, Jobs, Options};
 use store::{Faults, Store};
 
-use crate::{Claim, NewJob, Queue, Settings, TypeName};
+use crate::{Claim, Error, NewJob, Queue, Settings, TypeName};
 
 fn queue(store: &Store, seed: u64) -> Queue {
     let jobs = Jobs::new(store.clone(), Clock::standing(1_000), Entropy::seeded(seed));
@@ -73,4 +73,40 @@ async fn a_higher_limit_lets_waiting_jobs_run() {
     assert_eq!(claim().await, 0);
     queue.put_type(&name, &settings("{}")).await.unwrap();
     assert_eq!(claim().await, 1);
+}
+
+/// The other node has the type in its cache.
+#[tokio::test(start_paused = true)]
+async fn a_type_is_removed_or_gets_a_job() {
+    let store = Store::open("memory:").await.unwrap();
+    let (slow, _) = store.with_faults(Faults {
+        delay: 1.0,
+        delay_max: Duration::from_millis(10),
+        ..Faults::default()
+    });
+    let (here, there) = (queue(&slow, 1), queue(&slow, 2));
+    let job: NewJob = serde_json::from_str(r#"{"data":1}"#).unwrap();
+    let mut removed_types = 0;
+    for nth in 0..40 {
+        let name = TypeName::new(&format!("mail{nth}")).unwrap();
+        here.put_type(&name, &settings("{}")).await.unwrap();
+        let ty = there.find(&name).await.unwrap();
+        let add = || there.add(&ty, vec![Ok(job.clone())], None);
+        let remove = async {
+            tokio::time::sleep(Duration::from_millis(nth)).await;
+            here.remove_type(&name).await
+        };
+        let (removed, added) = tokio::join!(remove, add());
+        let pending = here.jobs().counts(&ty.ty).await.unwrap().pending;
+        match (removed, added) {
+            (Ok(()), Err(Error::NoType(_))) => assert_eq!(pending, 0),
+            (Err(Error::Conflict(_)), Ok(_)) => assert_eq!(pending, 1),
+            both => panic!("{both:?}, and {pending} jobs"),
+        }
+        if pending == 0 {
+            assert!(matches!(add().await, Err(Error::NoType(_))));
+            removed_types += 1;
+        }
+    }
+    assert!((1..40).contains(&removed_types), "{removed_types}");
 }

@@ -1,7 +1,7 @@
 //! Heartbeats, with progress.
 
 use futures::future::try_join_all;
-use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use jobs::{Held, Job};
 use serde::{Deserialize, Serialize};
 
@@ -34,11 +34,13 @@ pub enum BeatStatus {
 }
 
 /// The answer to a heartbeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Beaten {
     pub status: BeatStatus,
     /// Unless it is halted.
     pub deadline_ms: Option<i64>,
+    /// Why its progress was not stored. It is a heartbeat nevertheless.
+    pub refused: Option<Error>,
 }
 
 impl Queue {
@@ -46,46 +48,64 @@ impl Queue {
     pub async fn beat(&self, ty: &Type, beats: &[Beat]) -> Result<Vec<Beaten>> {
         let mut jobs = Vec::with_capacity(beats.len());
         for beat in beats {
-            check_json(ty, "progress", beat.progress.as_ref())?;
             jobs.push(lock::decode(&ty.ty, &beat.id, &beat.lock)?.0);
         }
         let (mut plain, mut others) = (Vec::new(), Vec::new());
+        let mut refused: Vec<Option<Error>> = vec![None; beats.len()];
         for (nth, beat) in beats.iter().enumerate() {
+            refused[nth] = check_json(ty, "progress", beat.progress.as_ref()).err();
             match &beat.progress {
-                None => plain.push(nth),
-                Some(progress) => others.push((nth, progress)),
+                Some(progress) if refused[nth].is_none() => others.push((nth, progress)),
+                _ => plain.push(nth),
             }
         }
         let mut answers = vec![None; beats.len()];
-        for part in plain.chunks(BEATS) {
-            let part: Vec<_> = part.iter().map(|nth| (*nth, &jobs[*nth])).collect();
-            for (nth, held) in self.keep(&part).await? {
-                answers[nth] = held;
-            }
-        }
+        self.keep(&jobs, &plain, &mut answers).await?;
         let progressing = others.into_iter().map(|(nth, progress)| {
             let job = &jobs[nth];
-            async move { Ok::<_, Error>((nth, self.progress(ty, job, progress).await?)) }.boxed()
+            async move { (nth, self.progress(ty, job, progress).await) }.boxed()
         });
         let progressing: Vec<_> = progressing.collect();
         let mut progressing = stream::iter(progressing).buffer_unordered(AT_ONCE);
-        while let Some((nth, held)) = progressing.try_next().await? {
-            answers[nth] = held;
+        plain.clear();
+        while let Some((nth, held)) = progressing.next().await {
+            match held {
+                Ok(held) => answers[nth] = held,
+                Err(error) if is_refusal(&error) => {
+                    refused[nth] = Some(error);
+                    plain.push(nth);
+                }
+                Err(error) => return Err(error),
+            }
         }
+        self.keep(&jobs, &plain, &mut answers).await?;
         let now_ms = self.jobs().clock().now_ms();
-        let answers = answers.into_iter().zip(&jobs).map(|(held, job)| Beaten {
+        let answers = answers.into_iter().zip(&jobs).zip(refused);
+        let answers = answers.map(|((held, job), refused)| Beaten {
             status: match held {
                 None => BeatStatus::Halt,
                 Some(held) if held.again => BeatStatus::Again,
                 Some(_) => BeatStatus::Held,
             },
             deadline_ms: held.map(|_| now_ms.saturating_add(millis(job.timeout()))),
+            refused,
         });
         Ok(answers.collect())
     }
 
+    /// Heartbeats of some of these jobs, without progress.
+    async fn keep(&self, jobs: &[Job], which: &[usize], to: &mut [Option<Held>]) -> Result<()> {
+        for part in which.chunks(BEATS) {
+            let part: Vec<_> = part.iter().map(|nth| (*nth, &jobs[*nth])).collect();
+            for (nth, held) in self.keep_some(&part).await? {
+                to[nth] = held;
+            }
+        }
+        Ok(())
+    }
+
     /// Heartbeats in one transaction; `None` for lost jobs.
-    async fn keep(&self, jobs: &[(usize, &Job)]) -> Result<Vec<(usize, Option<Held>)>> {
+    async fn keep_some(&self, jobs: &[(usize, &Job)]) -> Result<Vec<(usize, Option<Held>)>> {
         let op = &self.jobs().op();
         (self.jobs().store())
             .transact("keep", |tx| async move {
@@ -117,4 +137,16 @@ impl Queue {
             })
             .await
     }
+}
+
+/// Whether the progress is at fault, or the job that it is to be stored in.
+fn is_refusal(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::TooLarge(_)
+            | Error::Invalid(_)
+            | Error::NoKeys
+            | Error::Unreadable(_)
+            | Error::Store(store::Error::Corrupt { .. })
+    )
 }

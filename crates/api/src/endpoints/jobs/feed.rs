@@ -52,8 +52,8 @@ pub(super) async fn feed(call: &Call, ty: &Type) -> Result<Reply, Error> {
     let (mut ends, mut first, mut all) =
         (Ends(vec![None; ids.len()]), String::new(), SelectAll::new());
     for (nth, id) in ids.into_iter().enumerate() {
-        let following = call.shared.queue.follow(ty, id).await?;
-        let (info, envelope) = following.now()?;
+        let mut following = call.shared.queue.follow(ty, id).await?;
+        let (info, envelope) = following.first()?;
         let event = Event::new(nth, &info, &Change::new(&info, envelope))?;
         first.push_str(&ends.told(event));
         all.push(Box::pin(changes(following, nth, id.to_owned())));

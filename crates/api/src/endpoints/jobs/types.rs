@@ -123,7 +123,13 @@ struct Kind {
     jobs: Option<serde::de::IgnoredAny>,
 }
 
-type New = Vec<queue::Result<NewJob>>;
+/// What is known of an entry that is not a job.
+#[derive(Deserialize)]
+struct Named {
+    id: Option<String>,
+}
+
+type New = Vec<Result<NewJob, queue::Refused>>;
 
 fn parse_jobs(text: &str) -> Result<(New, bool), Error> {
     let kind: Kind = serde_json::from_str(text).map_err(|error| refused(&error))?;
@@ -139,7 +145,11 @@ fn parse_jobs(text: &str) -> Result<(New, bool), Error> {
         )));
     }
     let job = |raw: &RawValue| {
-        serde_json::from_str(raw.get()).map_err(|error| queue::Error::Invalid(error.to_string()))
+        serde_json::from_str(raw.get()).map_err(|error| {
+            let named = serde_json::from_str(raw.get()).ok();
+            let id = named.and_then(|Named { id }| id);
+            (id, queue::Error::Invalid(error.to_string()))
+        })
     };
     Ok((many.jobs.iter().map(|raw| job(raw)).collect(), true))
 }

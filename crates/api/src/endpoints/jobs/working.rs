@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use queue::{Beat, BeatStatus, Claim, Ended, EndedStatus, IDS_MAX, Seconds, Type};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::claimed::{self, Job};
@@ -59,6 +60,9 @@ struct BeatRow<'a> {
     id: &'a str,
     status: BeatStatus,
     deadline: Option<String>,
+    /// Why its progress was refused.
+    #[serde(flatten)]
+    refused: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -97,6 +101,7 @@ pub(super) async fn beat(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
         id: &beat.id,
         status: beaten.status,
         deadline: beaten.deadline_ms.map(time),
+        refused: beaten.refused.map(|error| Error::from(error).to_json()),
     });
     Ok(reply::ok(&BeatReply {
         jobs: rows.collect(),

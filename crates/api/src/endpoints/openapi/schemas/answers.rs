@@ -197,7 +197,12 @@ fn claimed(beside: &Value) -> Value {
 
 fn beaten() -> Value {
     let status = json!({"enum": ["held", "halt", "again"]});
-    let row = all(&json!({"id": text(), "status": status, "deadline": maybe_time()}));
+    let row = json!({"id": text(), "status": status, "deadline": maybe_time()});
+    // Of progress that was refused.
+    let row = with(
+        &row,
+        &json!({"error": text(), "reason": text(), "hint": text()}),
+    );
     all(&json!({"jobs": list(&row), "drain": flag()}))
 }
 
