@@ -25,7 +25,9 @@ export interface Claimed {
 }
 export interface Claim { jobs: Claimed[]; timeout_sec: number }
 export interface Beat { id: string; lock: string; progress?: Json }
-export interface Beats { jobs: { id: string; status: "held" | "halt" | "again"; deadline: string | null }[]; drain: boolean }
+/** With `error` and `reason` if its progress was refused: it is a heartbeat nevertheless. */
+export interface Beaten { id: string; status: "held" | "halt" | "again"; deadline: string | null; error?: string; reason?: string }
+export interface Beats { jobs: Beaten[]; drain: boolean }
 export interface Ended {
   id: string;
   lock: string;

@@ -425,11 +425,9 @@ export class Worker {
       this.#wake();
     }
     const heldUntil = Date.now() + this.#timeout;
-    return jobs.map((claimed) => {
-      const run = { claimed, job: new Job(claimed, this.#wake), heldUntil, release: undefined };
-      this.#runs.add(run);
-      return run;
-    });
+    const runs = jobs.map((claimed) => ({ claimed, job: new Job(claimed, this.#wake), heldUntil, release: undefined }));
+    for (const run of runs) this.#runs.add(run);
+    return runs;
   }
 
   /** Runs the handler; resolves with how it ended, or nothing if the job was lost. */
@@ -481,7 +479,8 @@ export class Worker {
     try {
       const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...taken[nth].news }));
       const { jobs } = await this.client.beat(this.type, beats, { signal: limit.signal });
-      jobs.forEach(({ status }, nth) => {
+      jobs.forEach(({ id, status, reason }, nth) => {
+        if (reason) this.log.warn(`progress of ${id} was refused: ${reason}`);
         runs[nth].job.superseded = status === "again";
         if (status === "halt") Job.halt(runs[nth].job, "the job is lost");
         else runs[nth].heldUntil = sent + this.#timeout;

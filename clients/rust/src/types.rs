@@ -122,6 +122,18 @@ pub struct Claims {
 #[derive(Debug, Clone, Deserialize)]
 pub struct Answer {
     pub status: String,
+    /// Why the progress of a heartbeat was refused.
+    pub error: Option<String>,
+    pub reason: Option<String>,
+}
+
+impl Answer {
+    /// Fails if the progress was refused.
+    pub(crate) fn accepted(&self) -> Result<()> {
+        let Self { error: Some(error), reason, .. } = self else { return Ok(()) };
+        let (error, reason) = (error.clone(), reason.clone().unwrap_or_default());
+        Err(Error::Refused { status: 400, error, reason, retry_after: None })
+    }
 }
 
 /// A heartbeat.

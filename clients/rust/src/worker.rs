@@ -65,6 +65,7 @@ impl<T: Serialize> Task<T> {
                 self.run.lost.cancel();
                 return Err(Error::Halt);
             }
+            answer.accepted()?;
             self.run.again.store(answer.status == "again", Ordering::Relaxed);
         }
         Ok(Held { again: self.superseded() })

@@ -24,7 +24,10 @@ Claimed = TypedDict("Claimed", {
 })  # fmt: skip
 Claim = TypedDict("Claim", {"jobs": List[Claimed], "timeout_sec": float})
 Beat = TypedDict("Beat", {"id": str, "lock": str, "progress": NotRequired[Any]})
-Beaten = TypedDict("Beaten", {"id": str, "status": Literal["held", "halt", "again"], "deadline": str | None})
+Beaten = TypedDict("Beaten", {
+    "id": str, "status": Literal["held", "halt", "again"], "deadline": str | None, "error": NotRequired[str],
+    "reason": NotRequired[str],
+})  # fmt: skip
 Beats = TypedDict("Beats", {"jobs": List[Beaten], "drain": bool})
 Ended = TypedDict("Ended", {
     "id": str, "lock": str, "outcome": Literal["done", "failed", "again"], "result": NotRequired[Any], "error": NotRequired[Any],

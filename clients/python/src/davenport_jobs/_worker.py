@@ -263,6 +263,8 @@ class Worker:
             # Progress that is refused is not sent again, and does not cost the worker its jobs.
             return await self._beat(jobs, with_progress=False)
         for job, row in zip(jobs, rows):
+            if "reason" in row:
+                log.warning("progress of %s was refused: %s", job.id, row["reason"])
             job.superseded = row["status"] == "again"
             job._held_until = 0.0 if row["status"] == "halt" else sent + self._timeout_sec
         for job in jobs:
