@@ -307,7 +307,7 @@ async fn progress_that_cannot_be_stored_costs_no_job() {
     let service = Service::new("large-progress").await;
     let client = service.client();
     client.put_type("work", &json!({"max_data_bytes": 100, "timeout_sec": 1})).await.unwrap();
-    let handler = |task: Task<String>| async move {
+    let handler = |mut task: Task<String>| async move {
         // Three times as long as a silent worker has.
         for _ in 0..30 {
             if task.data == "loud" {
@@ -315,6 +315,8 @@ async fn progress_that_cannot_be_stored_costs_no_job() {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+        task.data = "x".repeat(101);
+        assert!(matches!(task.save().await, Err(Error::Refused { .. })));
         Ok(Finish::done().result(task.attempt))
     };
     for how in ["loud", "quiet"] {

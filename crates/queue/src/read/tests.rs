@@ -30,12 +30,11 @@ async fn data_of_followed_jobs_is_not_held() {
     );
     let beat: Beat = serde_json::from_str(&beat).unwrap();
     for progress in [None, Some("50")] {
-        let (info, envelope) = match progress {
-            None => following.first().unwrap(),
-            Some(_) => {
-                queue.beat(&ty, std::slice::from_ref(&beat)).await.unwrap();
-                following.next().await.unwrap().unwrap()
-            }
+        let (info, envelope) = if progress.is_none() {
+            following.first().unwrap()
+        } else {
+            queue.beat(&ty, std::slice::from_ref(&beat)).await.unwrap();
+            following.next().await.unwrap().unwrap()
         };
         assert_eq!(info.state, State::Running);
         let envelope = envelope.unwrap();
