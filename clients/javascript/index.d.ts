@@ -25,7 +25,7 @@ export interface Claimed {
 }
 export interface Claim { jobs: Claimed[]; timeout_sec: number }
 export interface Beat { id: string; lock: string; progress?: Json }
-/** With `error` and `reason` if its progress was refused: it is a heartbeat nevertheless. */
+/** Has `error` and `reason` if the progress was refused, and still counts as a heartbeat. */
 export interface Beaten { id: string; status: "held" | "halt" | "again"; deadline: string | null; error?: string; reason?: string }
 export interface Beats { jobs: Beaten[]; drain: boolean }
 export interface Ended {
