@@ -72,7 +72,7 @@ async fn a_rule_may_be_about_new_databases_only_without_a_feed() {
     only_new_databases_are_called_about(without_feed()).await;
 }
 
-/// Nobody has said that there is one until it changes.
+/// The feed reports nothing of the new database until it changes.
 #[tokio::test]
 async fn a_new_database_is_one_although_the_event_was_lost() {
     let mut world = World::new().await;

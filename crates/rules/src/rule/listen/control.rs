@@ -107,14 +107,19 @@ impl Listeners {
         loop {
             let page = self.jobs().list(&self.ty, &query, None, PAGE).await?;
             for listed in &page.jobs {
-                match self.jobs().remove(&self.ty, &listed.info.id).await {
-                    Ok(()) | Err(jobs::Error::NotFound) => {}
-                    Err(error) => return Err(error),
-                }
+                self.remove(&listed.info.id).await?;
             }
             if page.cursor.is_none() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Removes a job, if it is still there.
+    pub(super) async fn remove(&self, id: &JobId) -> jobs::Result<()> {
+        match self.jobs().remove(&self.ty, id).await {
+            Err(jobs::Error::NotFound) => Ok(()),
+            removed => removed,
         }
     }
 

@@ -79,12 +79,8 @@ impl Listeners {
                     // One of this id may be there again, and have jobs of its own.
                     info.id != rule.job(&[&*place.source, &*place.db], Some(rev))
                 };
-                if !left.contains_key(&all) && !left.get(&rule).is_some_and(is_left) {
-                    continue;
-                }
-                match self.jobs().remove(&self.ty, &info.id).await {
-                    Ok(()) | Err(jobs::Error::NotFound) => {}
-                    Err(error) => return Err(error),
+                if left.contains_key(&all) || left.get(&rule).is_some_and(is_left) {
+                    self.remove(&info.id).await?;
                 }
             }
             cursor = page.cursor;
