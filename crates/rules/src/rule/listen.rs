@@ -174,7 +174,7 @@ impl Listeners {
             };
             let data = jobs::encode(&place).expect("a place is JSON");
             let due_ms = now_ms.saturating_add(millis(webhook.pace.delay_sec));
-            let id = (rule.id).job(&[source.name(), db], rule.ended.as_deref());
+            let id = rule.job(&[source.name(), db]);
             let add = Add::new(id, data).due_ms(due_ms);
             let create = match event {
                 Event::Created => true,

@@ -54,6 +54,11 @@ pub struct Compiled {
 }
 
 impl Compiled {
+    /// The id of a job that this rule has for these, rather than one of its id that was deleted.
+    pub(super) fn job(&self, about: &[&str]) -> JobId {
+        self.id.job(about, self.ended.as_deref())
+    }
+
     /// The replications that a change of a database asks for; none if the rule asks for calls.
     pub fn replications(&self, db: &str, captures: &Captures) -> Vec<Result<Ruled, Unsendable>> {
         let ruled = |body: Result<Json, Unsendable>, remote: Option<Remote>| {

@@ -1,18 +1,11 @@
 //! Which databases are new to a rule.
 
-use std::time::Duration;
-
 use peer::{Fault, Faults, FeedFaults, On};
 use rules::source::SourceOptions;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
+use crate::edges::next_url;
 use crate::fixture::{LOSES_ALL, World, quick, without_feed, without_sweeps};
-
-async fn next_url(world: &mut World) -> String {
-    let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
-    call.unwrap().unwrap().url
-}
 
 /// A rule that calls `ID/DATABASE/DOCUMENT`.
 fn calls(id: &str, matches: &Value) -> Value {

@@ -21,7 +21,7 @@ async fn until_rule_sleeps(world: &World, id: &str) {
     world.until(sleeps).await;
 }
 
-async fn next_url(world: &mut World) -> String {
+pub(crate) async fn next_url(world: &mut World) -> String {
     let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
     call.unwrap().unwrap().url
 }

@@ -193,8 +193,7 @@ impl<S: Sender> Listening<S> {
 /// Whether a job is one of this rule, rather than of one of its id that was deleted.
 fn is_of(task: &Task<Place>, rule: &Compiled) -> bool {
     let place = &task.data;
-    let id = (rule.id).job(&[&*place.source, &*place.db], rule.ended.as_deref());
-    task.job().id == id
+    task.job().id == rule.job(&[&*place.source, &*place.db])
 }
 
 pub(super) fn after(now_ms: i64, wait: Duration) -> i64 {
