@@ -43,6 +43,7 @@ mod handle;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use store::{Durable, Watch};
@@ -84,6 +85,8 @@ pub struct Acceptor {
     returns: mpsc::Sender<Vec<Accepted>>,
     waiting: VecDeque<Wanted>,
     ended: VecDeque<Ended>,
+    /// While it is set, no worker stops waiting because its time is over.
+    claiming: Arc<AtomicBool>,
     /// A claim with an unknown outcome.
     unsure: Option<Claim>,
     /// The runs it has handed out.
@@ -142,7 +145,8 @@ impl Acceptor {
     pub fn new(jobs: Jobs, ty: JobType, holder: Holder) -> (Self, AcceptorHandle) {
         let (send, requests) = mpsc::channel(REQUESTS);
         let (returns, returned) = mpsc::channel(REQUESTS);
-        let handle = AcceptorHandle::new(jobs.clone(), send);
+        let claiming = Arc::new(AtomicBool::new(false));
+        let handle = AcceptorHandle::new(jobs.clone(), send, Arc::clone(&claiming));
         let runs = Arc::new(Runs::new(jobs.op().seed().max(1)));
         let acceptor = Self {
             jobs,
@@ -153,6 +157,7 @@ impl Acceptor {
             returns,
             waiting: VecDeque::new(),
             ended: VecDeque::new(),
+            claiming,
             unsure: None,
             runs,
             sleeper: None,
@@ -192,9 +197,16 @@ impl Acceptor {
                 }
                 break;
             }
-            match self.claim_once().await {
+            self.claiming.store(true, Ordering::Release);
+            let claimed = self.claim_once().await;
+            self.claiming.store(false, Ordering::Release);
+            match claimed {
                 Ok(Some(rest)) => {
                     pause.reset();
+                    if matches!(rest, Rest::Asleep { .. }) {
+                        // Their time may have ended after the claim.
+                        self.answer_polls();
+                    }
                     if !self.rest(&token, rest).await {
                         break;
                     }
@@ -266,7 +278,7 @@ impl Acceptor {
         self.runs.claim(self.jobs.planted());
         let (sleeper, ended) = (self.sleeper, self.take_ended());
         let linger = LINGER_PAUSES.get(self.lingered).copied();
-        let polls = self.waiting.iter().all(|wanted| wanted.once);
+        let polls = self.waiting.iter().all(Wanted::is_poll);
         let sleep = match (sleeper, linger) {
             _ if polls => Sleep::Never,
             (Some(sleeper), _) => Sleep::Watch(sleeper),
@@ -424,7 +436,7 @@ impl Acceptor {
                 Woken::Stop => return false,
                 Woken::Requested => {
                     self.gather();
-                    if self.waiting.iter().any(|wanted| wanted.once) {
+                    if self.waiting.iter().any(Wanted::is_poll) {
                         break;
                     }
                     self.end_runs().await;

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use jobs::{
-    Acceptor, Add, Error, Finish, JobInfo, JobType, Maintenance, Notice, Notifier, Outcome,
+    Acceptor, Add, Error, Finish, JobInfo, JobType, Jobs, Maintenance, Notice, Notifier, Outcome,
     Retention, StallHook, StallPolicy, State, TypeConfig, TypeWatcher, Verdict,
 };
-use store::{CommitFate, Transaction};
+use store::{CommitFate, Faults, Transaction};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -147,6 +147,28 @@ pub(crate) async fn a_stopped_acceptor_returns_an_error(mut queue: Queue) {
     let job = queue.accept_one().await;
     assert!(!handle.finish(&job, Finish::done()).await.unwrap().again);
     assert_eq!(queue.state("j").await, Some(State::Finished));
+}
+
+/// A claim that takes longer than its worker waits would be made for nobody: all of them, if all workers wait that long.
+pub(crate) async fn short_waits_get_jobs_of_slow_claims(mut queue: Queue) {
+    let slow = Faults {
+        read_latency: Duration::from_millis(20),
+        ..Faults::default()
+    };
+    let (store, _control) = queue.store.with_faults(slow);
+    let (clock, entropy) = (queue.jobs.clock().clone(), queue.jobs.entropy().clone());
+    let acceptor = queue.acceptor_of(Jobs::new(store, clock, entropy));
+    for name in ["a", "b", "c"] {
+        queue.add(name, "", 0).await;
+    }
+    let wait = Duration::from_millis(5);
+    for _ in 0..3 {
+        let accepted = acceptor.accept(1, wait).await.unwrap();
+        assert_eq!(accepted.len(), 1, "a job is due");
+    }
+    assert_eq!(acceptor.accept(1, wait).await.unwrap(), []);
+    queue.stop().await;
+    queue.check().await;
 }
 
 /// The workers of a process end their runs together, and each gets its own answer.

@@ -27,7 +27,7 @@ impl Acceptor {
     /// Nothing is due: answers workers that do not wait.
     pub(super) fn answer_polls(&mut self) {
         let (polls, others): (VecDeque<Wanted>, _) =
-            self.waiting.drain(..).partition(|wanted| wanted.once);
+            self.waiting.drain(..).partition(Wanted::is_poll);
         self.waiting = others;
         for poll in polls {
             let delivery = Delivery {

@@ -1,5 +1,7 @@
 //! Requests to an acceptor: to claim jobs, and to end runs.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -19,6 +21,8 @@ const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
 pub struct AcceptorHandle {
     jobs: Jobs,
     requests: mpsc::Sender<Request>,
+    /// The service is claiming.
+    claiming: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -35,8 +39,7 @@ pub(super) struct Wanted {
     pub(super) count: usize,
     /// As whom to claim; `None` is the acceptor's own holder.
     pub(super) holder: Option<Holder>,
-    /// Does not wait: is answered by the first claim that finds nothing.
-    pub(super) once: bool,
+    deadline: Deadline,
     pub(super) reply: oneshot::Sender<Delivery>,
 }
 
@@ -75,20 +78,26 @@ impl Wanted {
     fn new(
         holder: Option<Holder>,
         count: usize,
-        wait: Duration,
+        deadline: Deadline,
     ) -> (Self, oneshot::Receiver<Delivery>) {
         let (reply, delivered) = oneshot::channel();
         let wanted = Self {
             count: count.clamp(1, CLAIM_JOBS_MAX),
             holder,
-            once: wait.is_zero(),
+            deadline,
             reply,
         };
         (wanted, delivered)
     }
+
+    /// Waits no longer: is answered by the first claim that finds nothing.
+    pub(super) fn is_poll(&self) -> bool {
+        self.deadline.0.is_none_or(|at| at <= Instant::now())
+    }
 }
 
 /// How long a caller waits for jobs; `None` until the next claim.
+#[derive(Debug, Clone, Copy)]
 struct Deadline(Option<Instant>);
 
 impl Deadline {
@@ -103,28 +112,23 @@ impl Deadline {
             None => Some(work.await),
         }
     }
-
-    async fn wait(&self, mut delivered: oneshot::Receiver<Delivery>) -> Result<Vec<Accepted>> {
-        match self.limit(&mut delivered).await {
-            Some(Ok(delivery)) => Ok(delivery.take()),
-            Some(Err(_)) => Err(Error::Stopped),
-            None => {
-                delivered.close();
-                Ok(delivered
-                    .try_recv()
-                    .map_or_else(|_| Vec::new(), Delivery::take))
-            }
-        }
-    }
 }
 
 impl AcceptorHandle {
-    pub(super) fn new(jobs: Jobs, requests: mpsc::Sender<Request>) -> Self {
-        Self { jobs, requests }
+    pub(super) fn new(
+        jobs: Jobs,
+        requests: mpsc::Sender<Request>,
+        claiming: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            jobs,
+            requests,
+            claiming,
+        }
     }
 
-    /// Up to `count` jobs, at least one, as soon as any are due; none after `wait`. Without a wait, those that are due
-    /// now. Dropping the future loses no job.
+    /// Up to `count` jobs, at least one, as soon as any are due; none after `wait`, or when the claim that is under way
+    /// then has found none. Without a wait, those that are due now. Dropping the future loses no job.
     pub async fn accept(&self, count: usize, wait: Duration) -> Result<Vec<Accepted>> {
         self.accept_as(None, count, wait).await
     }
@@ -136,13 +140,13 @@ impl AcceptorHandle {
         count: usize,
         wait: Duration,
     ) -> Result<Vec<Accepted>> {
-        let (wanted, delivered) = Wanted::new(holder, count, wait);
         let deadline = Deadline::after(wait);
+        let (wanted, delivered) = Wanted::new(holder, count, deadline);
         match deadline
             .limit(self.requests.send(Request::Accept(wanted)))
             .await
         {
-            Some(Ok(())) => deadline.wait(delivered).await,
+            Some(Ok(())) => self.delivered(deadline, delivered).await,
             Some(Err(_)) => Err(Error::Stopped),
             None => Ok(Vec::new()),
         }
@@ -164,14 +168,14 @@ impl AcceptorHandle {
             let jobs = self.accept_as(holder, count, wait).await;
             return Ok((held, jobs.unwrap_or_default()));
         }
-        let (wanted, delivered) = Wanted::new(holder, count, wait);
+        let deadline = Deadline::after(wait);
+        let (wanted, delivered) = Wanted::new(holder, count, deadline);
         let (ended, answers): (Vec<_>, Vec<_>) = (runs.iter().cloned())
             .map(|(job, finish)| {
                 let (reply, answer) = oneshot::channel();
                 (Ended { job, finish, reply }, answer)
             })
             .unzip();
-        let deadline = Deadline::after(wait);
         let (mut held, mut left) = (Vec::with_capacity(runs.len()), runs.into_iter());
         if self
             .requests
@@ -191,7 +195,28 @@ impl AcceptorHandle {
             held.extend(self.jobs.finish_many(&left).await?);
             return Ok((held, Vec::new()));
         }
-        Ok((held, deadline.wait(delivered).await.unwrap_or_default()))
+        let jobs = self.delivered(deadline, delivered).await;
+        Ok((held, jobs.unwrap_or_default()))
+    }
+
+    /// Waits for jobs. A claim may take longer than the wait: if one is under way then, it may be for this caller. To leave
+    /// it would have it give its jobs back, again and again where the store is slow.
+    async fn delivered(
+        &self,
+        deadline: Deadline,
+        mut delivered: oneshot::Receiver<Delivery>,
+    ) -> Result<Vec<Accepted>> {
+        let delivery = match deadline.limit(&mut delivered).await {
+            Some(delivery) => delivery,
+            None if self.claiming.load(Ordering::Acquire) => delivered.await,
+            None => {
+                delivered.close();
+                return Ok(delivered
+                    .try_recv()
+                    .map_or_else(|_| Vec::new(), Delivery::take));
+            }
+        };
+        delivery.map(Delivery::take).map_err(|_| Error::Stopped)
     }
 
     /// [`Jobs::finish`], in one transaction with concurrent requests of this process. A worker that joins
