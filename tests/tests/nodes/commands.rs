@@ -199,8 +199,8 @@ async fn deliveries(State(asked): State<Asked>, request: Request) -> axum::Json<
     let line = format!("{} {} {body}", parts.method, parts.uri);
     asked.lock().unwrap().push(line.trim().to_owned());
     let call = json!({
-        "id": "a1", "state": "dead", "rule": "hook", "db": "shop", "doc_id": "7", "attempts": 3, "method": "POST",
-        "url": "http://h.example/x", "reason": "503", "last": {"status": 503, "error": null, "body": "busy"},
+        "id": "a1", "state": "dead", "rule": "hook", "rule_database": "spiegel", "db": "shop", "doc_id": "7", "attempts": 3,
+        "method": "POST", "url": "http://h.example/x", "reason": "503", "last": {"status": 503, "error": null, "body": "busy"},
     });
     let mut shown = call.clone();
     shown["runs"] =
@@ -236,7 +236,7 @@ async fn calls_are_listed_and_replayed() {
     let row = [
         "dead",
         "a1",
-        "hook",
+        "spiegel/hook",
         "shop",
         "7",
         "3",
@@ -258,6 +258,14 @@ async fn calls_are_listed_and_replayed() {
     let (out, requests) = succeed(&["replay", "--rule", "hook"]).await;
     let expected = r#"POST /_deliveries/_replay {"state":"dead","rule":"hook"}"#;
     assert_eq!((&*out, &*requests[0]), ("replayed 1,200 calls\n", expected));
+    let of_one = ["--db", "spiegel", "--rule", "hook"];
+    let (_, requests) = succeed(&[&["list", "--limit", "1"], &of_one[..]].concat()).await;
+    let expected = "GET /_deliveries?rule=hook&rule_database=spiegel&limit=1";
+    assert_eq!(requests, [expected]);
+    let (_, requests) = succeed(&[&["replay"], &of_one[..]].concat()).await;
+    let expected =
+        r#"POST /_deliveries/_replay {"state":"dead","rule":"hook","rule_database":"spiegel"}"#;
+    assert_eq!(requests, [expected]);
     let (code, ..) = run(&url, &["deliveries", "replay"]).await;
     assert_eq!(code, Some(2));
     server.abort();

@@ -46,6 +46,7 @@ async fn list(call: &Call, deliveries: &Deliveries) -> Result<Reply, Error> {
     let text = |name| call.query.get(name).filter(|text| !text.is_empty());
     let filter = Filter {
         rule: text("rule").map(str::to_owned),
+        rule_database: text("rule_database").map(str::to_owned),
         state: text("state").map(state).transpose()?,
     };
     let (after, limit) = page(call)?;
@@ -88,7 +89,7 @@ async fn show(call: &Call, deliveries: &Deliveries, id: &str) -> Result<Reply, E
     Ok(reply::ok(&body))
 }
 
-/// `{"rule": ..., "state": "dead"}`, both optional.
+/// `{"rule": ..., "rule_database": ..., "state": "dead"}`, all optional.
 async fn replay(call: &mut Call, deliveries: &Deliveries) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
@@ -101,6 +102,7 @@ async fn replay(call: &mut Call, deliveries: &Deliveries) -> Result<Reply, Error
         };
         match name.as_str() {
             "rule" => filter.rule = Some(text.clone()),
+            "rule_database" => filter.rule_database = Some(text.clone()),
             "state" => filter.state = Some(state(text)?),
             _ => return Err(Error::bad_request(format!("unknown filter `{name}`"))),
         }
@@ -129,6 +131,7 @@ fn row(shown: &Shown) -> Value {
         "webhook_id": shown.message,
         "state": state.map(|(name, _)| name),
         "rule": shown.rule,
+        "rule_database": shown.rule_database,
         "source": shown.source,
         "db": shown.db,
         "doc_id": shown.doc_id,

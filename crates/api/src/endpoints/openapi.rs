@@ -74,7 +74,7 @@ const TABLE: &str = "\
 /_remotes                             | get                 | Remotes, and their replications by state              | limit after
 /_remotes/_start                      | post                | Start replications of remotes                        |
 /_remotes/{remote}                    | get                 | One remote, and its replications                     | state limit after
-/_deliveries                          | get                 | Calls of webhooks                                    | rule state after limit
+/_deliveries                          | get                 | Calls of webhooks                                    | rule rule_database state after limit
 /_deliveries/_replay                  | post                | Make many calls of webhooks again                    |
 /_deliveries/{id}                     | get                 | One call of a webhook, its response and its runs     |
 /_deliveries/{id}/_replay             | post                | Make a call of a webhook again                       |

@@ -14,7 +14,7 @@ fn call(nth: usize) -> Call {
     };
     Call {
         rule: format!("rule {}", nth % 2),
-        rules: "_rules".into(),
+        rules: ["_rules", "spiegel"][nth / 2 % 2].into(),
         method: "POST".into(),
         url: target.shown(),
         query: None,
@@ -62,6 +62,17 @@ async fn calls_are_listed_page_by_page() {
     assert!(!text.contains("hunter2") && !text.contains("bob"), "{text}");
     let of_rule = root.get("/_deliveries?rule=rule+1").await.gives(200);
     assert_eq!(of_rule["deliveries"].as_array().unwrap().len(), 5);
+    // Rules of different databases may have the same id.
+    for (query, expected) in [
+        ("rule=rule+1&rule_database=spiegel", 2),
+        ("rule=rule+1&rule_database=_rules", 3),
+        ("rule_database=spiegel", 4),
+        ("rule_database=other/_rules", 0),
+    ] {
+        let page = root.get(&format!("/_deliveries?{query}")).await.gives(200);
+        let rows = page["deliveries"].as_array().unwrap();
+        assert_eq!(rows.len(), expected, "{query}");
+    }
     let one = found.iter().find(|row| row["doc_id"] == "doc 3").unwrap();
     let id = one["id"].as_str().unwrap();
     let shown = root.get(&format!("/_deliveries/{id}")).await.gives(200);
@@ -71,8 +82,8 @@ async fn calls_are_listed_page_by_page() {
     assert_eq!(
         shown,
         json!({
-            "id": id, "webhook_id": id, "state": "pending", "rule": "rule 1", "source": "upstream", "db": "db", "doc_id": "doc 3",
-            "rev": "1-a", "seq": "3", "method": "POST", "url": "https://hooks.example/3", "created": created,
+            "id": id, "webhook_id": id, "state": "pending", "rule": "rule 1", "rule_database": "spiegel",
+            "source": "upstream", "db": "db", "doc_id": "doc 3", "rev": "1-a", "seq": "3", "method": "POST", "url": "https://hooks.example/3", "created": created,
             "next": created, "attempts": 0, "failures": 0, "reason": null, "last": null, "runs": [],
         })
     );
@@ -102,8 +113,12 @@ async fn calls_are_replayed() {
         (&json!("pending"), &json!("404 in 3 ms"))
     );
     let filter = json!({"rule": if shown["rule"] == "rule 0" { "rule 1" } else { "rule 0" }});
+    let mut of_one = filter.clone();
+    of_one["rule_database"] = json!("spiegel");
+    let many = root.post("/_deliveries/_replay", &of_one).await;
+    assert_eq!(many.gives(200), json!({"ok": true, "replayed": 2}));
     let many = root.post("/_deliveries/_replay", &filter).await;
-    assert_eq!(many.gives(200), json!({"ok": true, "replayed": 5}));
+    assert_eq!(many.gives(200), json!({"ok": true, "replayed": 3}));
     let many = root
         .post("/_deliveries/_replay", &json!({"state": "dead"}))
         .await;

@@ -4,8 +4,13 @@ use std::sync::Arc;
 
 use super::load::Load;
 use super::meter::Report;
-use super::turns::{Change, Kind, Work, compare};
+use super::turns::{Change, Kind, Metrics, Work, compare};
 use jobs::{Limit, LimitName, Result};
+
+const METRICS: Metrics = Metrics {
+    claim_finish: "of_unlimited",
+    full_cycle: "full_cycle_of_unlimited",
+};
 
 pub(super) async fn measure(
     load: &Load,
@@ -41,7 +46,7 @@ pub(super) async fn measure(
             batch,
             turns,
         };
-        compare(load, &kinds, work, "of_unlimited", report).await?;
+        compare(load, &kinds, work, METRICS, report).await?;
     }
     Ok(())
 }

@@ -4,10 +4,15 @@ use std::sync::Arc;
 
 use super::load::Load;
 use super::meter::Report;
-use super::turns::{Kind, Work, compare};
+use super::turns::{Kind, Metrics, Work, compare};
 use jobs::{Add, Result, Tenant};
 
 const MANY: usize = 10_000;
+
+const METRICS: Metrics = Metrics {
+    claim_finish: "of_unshared",
+    full_cycle: "full_cycle_of_unshared",
+};
 
 pub(super) async fn measure(
     load: &Load,
@@ -38,7 +43,7 @@ pub(super) async fn measure(
             batch,
             turns: false,
         };
-        compare(load, &kinds, work, "of_unshared", report).await?;
+        compare(load, &kinds, work, METRICS, report).await?;
     }
     Ok(())
 }

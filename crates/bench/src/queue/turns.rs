@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures::future::try_join;
+
 use super::load::Load;
 use super::meter::{Meter, Report};
 use jobs::{Add, JobType, Result};
@@ -30,39 +32,68 @@ pub(super) struct Work {
     pub(super) turns: bool,
 }
 
-/// Reports how fast each kind of jobs is claimed and finished, also as `metric` against the first.
+/// What each kind is against the first: claimed and finished alone, and added at the same time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Metrics {
+    pub(super) claim_finish: &'static str,
+    pub(super) full_cycle: &'static str,
+}
+
+/// Reports how fast each kind of jobs is claimed and finished, without and with adding them at the same time.
 pub(super) async fn compare(
     load: &Load,
     kinds: &[Kind],
     work: Work,
-    metric: &'static str,
+    metrics: Metrics,
     report: &mut Report<'_>,
 ) -> Result<()> {
-    let mut meters: Vec<Meter> = kinds.iter().map(|_| load.meter()).collect();
-    meters.iter_mut().for_each(Meter::pause);
+    let paused = || {
+        let mut meter = load.meter();
+        meter.pause();
+        meter
+    };
+    let mut meters: Vec<[Meter; 2]> = kinds.iter().map(|_| [paused(), paused()]).collect();
     for round in 0..ROUNDS {
         let jobs = round * work.count / ROUNDS..(round + 1) * work.count / ROUNDS;
         let mut turns: Vec<_> = kinds.iter().zip(&mut meters).collect();
         if round % 2 == 1 {
             turns.reverse();
         }
-        for (kind, meter) in turns {
-            let change = Arc::clone(&kind.change);
-            let change = move |number: usize, add: Add| change(number, add);
-            load.produce_as(&kind.ty, jobs.clone(), FILL, change)
-                .await?;
+        for (kind, [alone, whole]) in turns {
+            let produce = |jobs, batch| {
+                let change = Arc::clone(&kind.change);
+                load.produce_as(&kind.ty, jobs, batch, move |number, add| {
+                    change(number, add)
+                })
+            };
+            let finish = || load.finish_as(&kind.ty, jobs.len(), work.batch, work.turns);
+            produce(jobs.clone(), FILL).await?;
             load.jobs.store().settle().await?;
-            meter.resume();
-            load.finish_as(&kind.ty, jobs.len(), work.batch, work.turns)
-                .await?;
-            meter.pause();
+            alone.resume();
+            finish().await?;
+            alone.pause();
+            load.jobs.store().settle().await?;
+            whole.resume();
+            let others = jobs.start + work.count..jobs.end + work.count;
+            try_join(produce(others, work.batch), finish()).await?;
+            whole.pause();
         }
     }
-    for (kind, meter) in kinds.iter().zip(&meters) {
-        report.rate(&kind.case, "claim_finish_per_s", work.count, meter);
-        let ratio = meters[0].elapsed().div_duration_f64(meter.elapsed());
-        report.figure(&kind.case, metric, ratio, "ratio");
-        report.costs(&kind.case, work.count, meter);
+    for (kind, [alone, whole]) in kinds.iter().zip(&meters) {
+        let of_first = |nth: usize, meter: &Meter| {
+            let first = &meters[0][nth];
+            first.elapsed().div_duration_f64(meter.elapsed())
+        };
+        report.rate(&kind.case, "claim_finish_per_s", work.count, alone);
+        report.figure(
+            &kind.case,
+            metrics.claim_finish,
+            of_first(0, alone),
+            "ratio",
+        );
+        report.costs(&kind.case, work.count, alone);
+        report.rate(&kind.case, "full_cycle_per_s", work.count, whole);
+        report.figure(&kind.case, metrics.full_cycle, of_first(1, whole), "ratio");
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use super::service::{Service, ServiceFlags, answer, escaped};
 
 /// Calls per request.
 const PAGE: usize = 500;
+const FILTERS: [&str; 3] = ["rule", "db", "state"];
 
 #[derive(Debug, Args)]
 pub(crate) struct Command {
@@ -25,6 +26,9 @@ enum Action {
         /// Only calls of this rule
         #[arg(long, value_name = "ID")]
         rule: Option<String>,
+        /// Only calls of rules in this database: _rules, NAME/_rules or spiegel
+        #[arg(long, value_name = "NAME")]
+        db: Option<String>,
         /// Only calls in this state
         #[arg(long)]
         state: Option<State>,
@@ -37,18 +41,21 @@ enum Action {
         /// Id of the call
         id: String,
     },
-    /// Make a call again, or all calls of a rule or in a state
+    /// Make a call again, or all calls of rules or in a state
     Replay(Replay),
 }
 
 #[derive(Debug, Args)]
 struct Replay {
     /// Id of the call
-    #[arg(required_unless_present_any = ["rule", "state"], conflicts_with_all = ["rule", "state"])]
+    #[arg(required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
     id: Option<String>,
     /// All calls of this rule
     #[arg(long, value_name = "ID")]
     rule: Option<String>,
+    /// All calls of rules in this database: _rules, NAME/_rules or spiegel
+    #[arg(long, value_name = "NAME")]
+    db: Option<String>,
     /// All calls in this state, delivered or dead [default: dead]
     #[arg(long)]
     state: Option<State>,
@@ -77,7 +84,21 @@ impl State {
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let service = Service::new(&command.service)?;
     match command.action {
-        Action::List { rule, state, limit } => list(&service, rule, state, limit).await,
+        Action::List {
+            rule,
+            db,
+            state,
+            limit,
+        } => {
+            let filters = [
+                ("rule", rule),
+                ("rule_database", db),
+                ("state", state.map(|state| state.name().to_owned())),
+            ];
+            let filters = filters.into_iter();
+            let filters = filters.filter_map(|(name, value)| Some((name, value?)));
+            list(&service, &filters.collect::<Vec<_>>(), limit).await
+        }
         Action::Show { id } => {
             let call = service.send(Method::GET, &path(&id, "")).await?;
             if service.json {
@@ -97,19 +118,12 @@ fn path(id: &str, action: &str) -> String {
 
 async fn list(
     service: &Service,
-    rule: Option<String>,
-    state: Option<State>,
+    filters: &[(&str, String)],
     limit: usize,
 ) -> anyhow::Result<()> {
-    let filters = [
-        ("rule", rule),
-        ("state", state.map(|state| state.name().to_owned())),
-    ];
-    let filters = (filters.into_iter()).filter_map(|(name, value)| Some((name, value?)));
-    let filters: Vec<_> = filters.collect();
     let (mut calls, mut after) = (Vec::new(), None);
     while calls.len() < limit {
-        let mut query = filters.clone();
+        let mut query = filters.to_vec();
         query.push(("limit", (limit - calls.len()).min(PAGE).to_string()));
         query.extend(after.map(|after| ("after", after)));
         let request = service.request(Method::GET, "/_deliveries");
@@ -143,13 +157,20 @@ fn row(call: &Value) -> Vec<String> {
     vec![
         cell(&call["state"]),
         cell(&call["id"]),
-        cell(&call["rule"]),
+        rule(call),
         cell(&call["db"]),
         cell(&call["doc_id"]),
         cell(&call["attempts"]),
         format!("{} {}", cell(&call["method"]), cell(&call["url"])),
         note(call),
     ]
+}
+
+/// A rule's id and database, as in metrics.
+fn rule(call: &Value) -> String {
+    let id = cell(&call["rule"]);
+    let database = call["rule_database"].as_str();
+    database.map_or_else(|| id.clone(), |database| format!("{database}/{id}"))
 }
 
 /// Why a call has not been delivered, or else the last response.
@@ -181,7 +202,9 @@ async fn run_again(service: &Service, replay: Replay) -> anyhow::Result<()> {
     }
     let state = replay.state.unwrap_or(State::Dead).name();
     let mut body = Map::from_iter([("state".to_owned(), state.into())]);
-    body.extend(replay.rule.map(|rule| ("rule".to_owned(), rule.into())));
+    let of = [("rule", replay.rule), ("rule_database", replay.db)];
+    let of = of.into_iter();
+    body.extend(of.filter_map(|(name, value)| Some((name.to_owned(), value?.into()))));
     let body = Value::Object(body).to_string();
     let answer = service.send_body(Method::POST, "/_deliveries/_replay", body);
     let answer = answer.await?;

@@ -17,6 +17,8 @@ const LOOKED_MAX: usize = 2_000;
 pub struct Filter {
     /// Of the rule with this document id.
     pub rule: Option<String>,
+    /// Of rules in the database of this name.
+    pub rule_database: Option<String>,
     pub state: Option<State>,
 }
 
@@ -37,6 +39,8 @@ pub struct Shown {
     pub message: String,
     pub state: State,
     pub rule: String,
+    /// The name of the database that the rule is in; `None` if the configuration asked for the call.
+    pub rule_database: Option<String>,
     pub source: String,
     pub db: String,
     pub doc_id: String,
@@ -77,6 +81,7 @@ impl Shown {
             message,
             state: info.state,
             rule: call.rule,
+            rule_database: Some(call.rules).filter(|name| !name.is_empty()),
             source: call.source,
             db: call.db,
             doc_id: call.doc_id,
@@ -261,7 +266,9 @@ impl Deliveries {
 impl Filter {
     fn shown(&self, listed: Listed) -> Option<Shown> {
         let shown = Shown::of(listed.info, &listed.data?)?;
-        let wanted = self.rule.as_ref().is_none_or(|rule| *rule == shown.rule);
+        let database = self.rule_database.as_ref();
+        let wanted = self.rule.as_ref().is_none_or(|rule| *rule == shown.rule)
+            && database.is_none_or(|_| shown.rule_database.as_ref() == database);
         wanted.then_some(shown)
     }
 }

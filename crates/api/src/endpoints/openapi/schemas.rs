@@ -81,7 +81,11 @@ pub(super) fn body(path: &str, method: &str) -> Value {
     match part {
         "_replay" if !path.contains('{') => {
             let state = json!({"enum": ["delivered", "dead"]});
-            members(&json!({"rule": {"type": "string"}, "state": state}), &[])
+            let text = json!({"type": "string"});
+            members(
+                &json!({"rule": text, "rule_database": text, "state": state}),
+                &[],
+            )
         }
         "_session" => {
             let text = json!({"type": "string"});

@@ -191,6 +191,7 @@ pub(crate) async fn deliveries_are_listed(fixture: Fixture) {
         let filter = Filter {
             rule: rule.map(str::to_owned),
             state,
+            ..Filter::default()
         };
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {

@@ -146,7 +146,7 @@ pub(crate) async fn dead_letters_are_replayed(fixture: Fixture) {
     assert_eq!(seen.header("webhook-replay"), Some("1"));
     let filter = Filter {
         rule: Some("one".into()),
-        state: None,
+        ..Filter::default()
     };
     assert_eq!(fixture.deliveries.replay_all(&filter).await.unwrap(), 150);
     let is_done = |state| move |shown: &&rules::deliver::Shown| shown.state == state;
@@ -159,6 +159,7 @@ pub(crate) async fn dead_letters_are_replayed(fixture: Fixture) {
     let filter = Filter {
         rule: Some("one".into()),
         state: Some(State::Finished),
+        ..Filter::default()
     };
     assert_eq!(fixture.deliveries.replay_all(&filter).await.unwrap(), 150);
     assert_eq!(endpoint.received(601).await.len(), 601);
