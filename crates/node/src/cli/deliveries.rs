@@ -23,7 +23,7 @@ pub(crate) struct Command {
 enum Action {
     /// List calls, in no particular order
     List {
-        /// Only calls of this rule
+        /// Only calls of rules with this id
         #[arg(long, value_name = "ID")]
         rule: Option<String>,
         /// Only calls of rules in this database: _rules, NAME/_rules or spiegel
@@ -50,7 +50,7 @@ struct Replay {
     /// Id of the call
     #[arg(required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
     id: Option<String>,
-    /// All calls of this rule
+    /// All calls of rules with this id
     #[arg(long, value_name = "ID")]
     rule: Option<String>,
     /// All calls of rules in this database: _rules, NAME/_rules or spiegel
@@ -116,11 +116,7 @@ fn path(id: &str, action: &str) -> String {
     format!("/_deliveries/{}{action}", escaped(id))
 }
 
-async fn list(
-    service: &Service,
-    filters: &[(&str, String)],
-    limit: usize,
-) -> anyhow::Result<()> {
+async fn list(service: &Service, filters: &[(&str, String)], limit: usize) -> anyhow::Result<()> {
     let (mut calls, mut after) = (Vec::new(), None);
     while calls.len() < limit {
         let mut query = filters.to_vec();

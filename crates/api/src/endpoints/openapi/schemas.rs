@@ -75,28 +75,22 @@ pub(super) fn body(path: &str, method: &str) -> Value {
     if OF_JOBS.iter().any(|of| path.starts_with(of)) {
         return jobs::body(path, method);
     }
+    let text = json!({"type": "string"});
     let object = || json!({"type": "object"});
     let texts = || json!({"type": "array", "items": {"type": "string"}});
     let part = path.rsplit('/').next().unwrap_or_default();
     match part {
         "_replay" if !path.contains('{') => {
             let state = json!({"enum": ["delivered", "dead"]});
-            let text = json!({"type": "string"});
-            members(
-                &json!({"rule": text, "rule_database": text, "state": state}),
-                &[],
-            )
+            let fields = json!({"rule": text, "rule_database": text, "state": state});
+            members(&fields, &[])
         }
-        "_session" => {
-            let text = json!({"type": "string"});
-            members(
-                &json!({"name": text, "password": text}),
-                &["name", "password"],
-            )
-        }
+        "_session" => members(
+            &json!({"name": text, "password": text}),
+            &["name", "password"],
+        ),
         "replications" => {
             let action = json!({"enum": ["restart", "pause", "resume", "delete"]});
-            let text = json!({"type": "string"});
             let matching = members(
                 &json!({"states": texts(), "database": text, "q": text, "cause": text}),
                 &[],
@@ -119,7 +113,6 @@ pub(super) fn body(path: &str, method: &str) -> Value {
             members(&fields, &["docs"])
         }
         "_bulk_get" => {
-            let text = json!({"type": "string"});
             let doc = members(&json!({"id": text, "rev": text}), &["id"]);
             members(&json!({"docs": {"type": "array", "items": doc}}), &["docs"])
         }
