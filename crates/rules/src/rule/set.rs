@@ -48,13 +48,13 @@ pub struct Compiled {
     pub db: String,
     /// The revision of the document.
     pub rev: String,
-    /// The revision in which another rule of this id was deleted: its jobs are not those of this one.
+    /// The revision in which another rule of this id was deleted, or called no longer: its jobs are not those of this one.
     pub ended: Option<String>,
     pub rule: Rule,
 }
 
 impl Compiled {
-    /// The id of a job that this rule has for these, rather than one of its id that was deleted.
+    /// The id of a job that this rule has for these, rather than one of its id that ended.
     pub(super) fn job(&self, about: &[&str]) -> JobId {
         self.id.job(about, self.ended.as_deref())
     }

@@ -290,7 +290,13 @@ impl Rules {
     }
 }
 
-/// Where another rule of this id was deleted.
+/// Whether a document is a rule that asks for calls, even if it cannot be compiled.
+fn calls(document: &Document) -> bool {
+    let body = Json::parse(&document.body);
+    body.is_ok_and(|body| body.get("type").and_then(Json::as_str) == Some("on_change"))
+}
+
+/// Where another rule of this id was deleted, or became one without calls.
 async fn ended_in(tx: &Transaction, db: &Db, doc: &str) -> Result<Option<String>, ServiceError> {
     let id = RuleId {
         instance: db.instance(),
@@ -386,7 +392,8 @@ impl WriteHook for RuleHook<'_> {
         } else {
             tx.clear(&key);
         }
-        if after.deleted {
+        let called = change.before.is_some_and(calls);
+        if after.deleted || (called && !calls(after)) {
             let id = RuleId {
                 instance: db.instance(),
                 doc: change.id.to_owned(),

@@ -1,4 +1,4 @@
-//! Jobs of rules that were deleted: nothing signals them any more.
+//! Jobs of rules that were deleted, or no longer ask for calls: nothing signals them.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ const RULES: usize = 1_000;
 /// Jobs per page.
 const PAGE: usize = 100;
 
-/// Where rules were deleted; a rule without a document id stands for all of its database.
+/// Where rules ended; a rule without a document id stands for all of its database.
 type Left = HashMap<RuleId, String>;
 
 impl Listeners {
-    /// Removes the jobs of rules that were deleted.
+    /// Removes the jobs of rules that have ended.
     pub(crate) async fn remove_left(&self) -> Result<(), ServiceError> {
         loop {
             let left = self.left().await?;

@@ -173,18 +173,10 @@ async fn jobs_of_deleted_rules_are_removed() {
     fixture.signal(Event::Updated, None).await;
     fixture.finished("again").await;
     let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
-    let jobs = fixture.rules.replications().jobs();
-    let ids = async || {
-        let query = jobs::Query::default();
-        let page = jobs.list(listeners.job_type(), &query, None, 100).await;
-        let ids = page.unwrap().jobs.into_iter();
-        ids.map(|listed| listed.info.id.to_string())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(ids().await.len(), 4);
+    assert_eq!(ids(&listeners).await.len(), 4);
     for _ in 0..2 {
         listeners.remove_left().await.unwrap();
-        let left = ids().await;
+        let left = ids(&listeners).await;
         assert!(
             left.len() == 2 && left.iter().any(|id| id.ends_with("|kept")),
             "{left:?}"
@@ -193,5 +185,34 @@ async fn jobs_of_deleted_rules_are_removed() {
     }
     fixture.rules.delete_database(&fixture.db).await.unwrap();
     listeners.remove_left().await.unwrap();
-    assert_eq!(ids().await, [""; 0]);
+    assert_eq!(ids(&listeners).await, [""; 0]);
+}
+
+/// As if it had been deleted.
+#[tokio::test]
+async fn a_rule_that_calls_no_longer_leaves_no_jobs() {
+    let mut fixture = Fixture::new().await;
+    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
+    let calls = on_change(&json!({"since": 0}));
+    let copies =
+        json!({"_id": "r", "type": "replicator", "source": "http://h/a", "target": "http://h/b"});
+    fixture.put(&["1"]);
+    for _ in 0..2 {
+        fixture.rule(calls.clone()).await;
+        fixture.signal(Event::Updated, None).await;
+        assert_eq!(next(&mut fixture.sent).await, "1");
+        fixture.finished("r").await;
+        fixture.rule(copies.clone()).await;
+    }
+    assert_eq!(ids(&listeners).await.len(), 2);
+    listeners.remove_left().await.unwrap();
+    assert_eq!(ids(&listeners).await, [""; 0]);
+}
+
+/// Those of all jobs.
+async fn ids(listeners: &Listeners) -> Vec<String> {
+    let (query, jobs) = (jobs::Query::default(), listeners.jobs());
+    let page = jobs.list(listeners.job_type(), &query, None, 100).await;
+    let ids = page.unwrap().jobs.into_iter();
+    ids.map(|listed| listed.info.id.to_string()).collect()
 }
