@@ -270,6 +270,52 @@ async fn a_browser_that_has_seen_the_end_stops() {
 }
 
 #[tokio::test]
+async fn a_feed_reads_large_results_when_they_are_told() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let jobs = ["a", "b", "c", "d"].map(|id| json!({"id": id, "data": 1}));
+    let jobs = json!({"jobs": jobs});
+    root.post("/_jobs/mail", &jobs).await.gives(201);
+    let result = "x".repeat(600_000);
+    for job in claim(&root, 4, 0).await {
+        finish(&root, &job, json!({"outcome": "done", "result": result})).await;
+    }
+    let path = "/_jobs/mail/_feed?ids=a,b,c,d";
+    let feed = root.open(Method::GET, path, "").await;
+    // What is removed before it is read is told as that.
+    let mut pieces = feed.into_body().into_data_stream();
+    let mut told = pieces.next().await.unwrap().unwrap().to_vec();
+    assert!(told.len() < 1_000_000, "{} bytes at once", told.len());
+    root.delete("/_jobs/mail/d").await.gives(200);
+    while let Some(piece) = pieces.next().await {
+        told.extend(piece.unwrap());
+    }
+    let told = String::from_utf8(told).unwrap();
+    let events: Vec<Value> = (told.lines())
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect();
+    let known: Vec<_> = (events.iter())
+        .map(|event| {
+            (
+                event["id"].as_str().unwrap(),
+                event["state"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let ends = [
+        ("a", "finished"),
+        ("b", "finished"),
+        ("c", "finished"),
+        ("d", "removed"),
+    ];
+    assert_eq!(known, ends);
+    assert!(events[..3].iter().all(|event| event["result"] == result));
+    assert_eq!(told.matches("id: ").count(), 1, "at the end");
+    assert!(told.rsplit_once("id: ").unwrap().1.contains("removed"));
+}
+
+#[tokio::test]
 async fn sizes_and_pages_are_checked() {
     let fixture = fixture_with(json!({"max_data_bytes": 10})).await;
     let root = fixture.root();

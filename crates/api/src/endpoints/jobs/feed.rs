@@ -4,6 +4,7 @@
 //! are over has an id. It stands for how they ended, so that a browser that has seen this is told to stop.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -13,15 +14,18 @@ use futures::{StreamExt as _, future};
 use http::header::CACHE_CONTROL;
 use http::{HeaderName, Response, StatusCode};
 use jobs::{JobInfo, State};
-use queue::{Following, Type};
+use queue::{Envelope, Following, Shown, Type};
 
 use super::reading::Change;
 use crate::call::Call;
 use crate::endpoints::session;
 use crate::reply::{self, Reply};
+use crate::state::Shared;
 use crate::{Error, access};
 
 const JOBS_MAX: usize = 100;
+/// So much of what the jobs are at first is told at once. The others are read when the client has read that.
+const FIRST_BYTES_MAX: usize = 1_000_000;
 /// Between two changes, so that proxies keep the connection. The caller's access is checked as often.
 const HEARTBEAT: Duration = Duration::from_secs(20);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -37,7 +41,7 @@ struct Event {
     data: String,
 }
 
-pub(super) async fn feed(call: &Call, ty: &Type) -> Result<Reply, Error> {
+pub(super) async fn feed(call: &Call, ty: &Arc<Type>) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let ids: Vec<&str> = (call.query.iter())
         .filter(|(name, _)| *name == "ids")
@@ -49,23 +53,34 @@ pub(super) async fn feed(call: &Call, ty: &Type) -> Result<Reply, Error> {
             "`ids` must name 1 to {JOBS_MAX} jobs, separated by commas or as several `ids`"
         )));
     }
-    let (mut ends, mut first, mut all) =
-        (Ends(vec![None; ids.len()]), String::new(), SelectAll::new());
+    let none = || Ends(vec![None; ids.len()]);
+    let (mut now, mut ends, mut first) = (none(), none(), String::new());
+    let (mut later, mut all) = (Vec::new(), SelectAll::new());
     for (nth, id) in ids.into_iter().enumerate() {
         let mut following = call.shared.queue.follow(ty, id).await?;
         let (info, envelope) = following.first()?;
         let event = Event::new(nth, &info, &Change::new(&info, envelope))?;
-        first.push_str(&ends.told(event));
+        now.0[nth].clone_from(&event.end);
+        if later.is_empty() && first.len() + event.data.len() <= FIRST_BYTES_MAX {
+            first.push_str(&ends.told(event));
+        } else {
+            later.push((nth, id.to_owned()));
+        }
         all.push(Box::pin(changes(following, nth, id.to_owned())));
     }
-    if let (Some(id), Some(seen)) = (ends.id(), call.header(&LAST_EVENT_ID))
+    if let (Some(id), Some(seen)) = (now.id(), call.header(&LAST_EVENT_ID))
         && id == seen
     {
         let mut over = Response::new(Body::empty());
         *over.status_mut() = StatusCode::NO_CONTENT;
         return Ok(over);
     }
-    let changes = all.map(move |event: Result<Event, Error>| {
+    let (shared, of) = (call.shared.clone(), Arc::clone(ty));
+    let later = stream::iter(later).then(move |(nth, id)| {
+        let (shared, of) = (shared.clone(), Arc::clone(&of));
+        async move { Event::of(&shared, &of, nth, &id).await }
+    });
+    let changes = later.chain(all).map(move |event: Result<Event, Error>| {
         let text = event.map(|event| ends.told(event));
         Some(text.map(Bytes::from))
     });
@@ -129,6 +144,18 @@ impl Event {
             // Progress may have line breaks, between its tokens only.
             data: json.replace(['\r', '\n'], " "),
         })
+    }
+
+    /// What a job is now.
+    async fn of(shared: &Shared, ty: &Type, nth: usize, id: &str) -> Result<Self, Error> {
+        match shared.queue.show(ty, id).await {
+            Ok(Shown { info, envelope, .. }) => {
+                let envelope = envelope.unwrap_or_else(|| Ok(Envelope::default()));
+                Self::new(nth, &info, &Change::new(&info, envelope))
+            }
+            Err(queue::Error::NoJob) => Ok(Self::removed(nth, id)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn removed(nth: usize, id: &str) -> Self {
