@@ -32,14 +32,14 @@ pub(super) struct Work {
     pub(super) turns: bool,
 }
 
-/// What each kind is against the first: claimed and finished alone, and added at the same time.
+/// The names of the ratios to the first kind: when jobs are only claimed and finished, and when they are also added.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Metrics {
     pub(super) claim_finish: &'static str,
     pub(super) full_cycle: &'static str,
 }
 
-/// Reports how fast each kind of jobs is claimed and finished, without and with adding them at the same time.
+/// Reports how fast each kind of jobs is claimed and finished, with and without jobs being added at the same time.
 pub(super) async fn compare(
     load: &Load,
     kinds: &[Kind],

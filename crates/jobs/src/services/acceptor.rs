@@ -85,7 +85,7 @@ pub struct Acceptor {
     returns: mpsc::Sender<Vec<Accepted>>,
     waiting: VecDeque<Wanted>,
     ended: VecDeque<Ended>,
-    /// While it is set, no worker stops waiting because its time is over.
+    /// While this is set, no worker stops waiting because its time is up.
     claiming: Arc<AtomicBool>,
     /// A claim with an unknown outcome.
     unsure: Option<Claim>,
@@ -204,7 +204,7 @@ impl Acceptor {
                 Ok(Some(rest)) => {
                     pause.reset();
                     if matches!(rest, Rest::Asleep { .. }) {
-                        // Their time may have ended after the claim.
+                        // The time of some workers may have run out after the claim.
                         self.answer_polls();
                     }
                     if !self.rest(&token, rest).await {

@@ -15,7 +15,7 @@ const LOOKED_MAX: usize = 2_000;
 /// Which deliveries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Of the rule with this document id.
+    /// Of rules with this document id.
     pub rule: Option<String>,
     /// Of rules in the database of this name.
     pub rule_database: Option<String>,

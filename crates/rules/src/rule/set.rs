@@ -48,13 +48,13 @@ pub struct Compiled {
     pub db: String,
     /// The revision of the document.
     pub rev: String,
-    /// The revision in which another rule of this id was deleted, or called no longer: its jobs are not those of this one.
+    /// The revision in which another rule of this id was deleted, or stopped asking for calls: its jobs are not this rule's.
     pub ended: Option<String>,
     pub rule: Rule,
 }
 
 impl Compiled {
-    /// The id of a job that this rule has for these, rather than one of its id that ended.
+    /// The id of this rule's job about these, rather than the job of an earlier rule of the same id that ended.
     pub(super) fn job(&self, about: &[&str]) -> JobId {
         self.id.job(about, self.ended.as_deref())
     }

@@ -24,7 +24,7 @@ use crate::state::Shared;
 use crate::{Error, access};
 
 const JOBS_MAX: usize = 100;
-/// So much of what the jobs are at first is told at once. The others are read when the client has read that.
+/// How much of the jobs' first states is kept to be sent at once. The others are read when the client has read these.
 const FIRST_BYTES_MAX: usize = 1_000_000;
 /// Between two changes, so that proxies keep the connection. The caller's access is checked as often.
 const HEARTBEAT: Duration = Duration::from_secs(20);
@@ -146,7 +146,7 @@ impl Event {
         })
     }
 
-    /// What a job is now.
+    /// The current state of a job.
     async fn of(shared: &Shared, ty: &Type, nth: usize, id: &str) -> Result<Self, Error> {
         match shared.queue.show(ty, id).await {
             Ok(Shown { info, envelope, .. }) => {

@@ -21,7 +21,7 @@ const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
 pub struct AcceptorHandle {
     jobs: Jobs,
     requests: mpsc::Sender<Request>,
-    /// The service is claiming.
+    /// Whether the service is claiming.
     claiming: Arc<AtomicBool>,
 }
 
@@ -90,7 +90,7 @@ impl Wanted {
         (wanted, delivered)
     }
 
-    /// Waits no longer: is answered by the first claim that finds nothing.
+    /// Whether it no longer waits, and is answered by the first claim that finds nothing.
     pub(super) fn is_poll(&self) -> bool {
         self.deadline.0.is_none_or(|at| at <= Instant::now())
     }
@@ -127,8 +127,8 @@ impl AcceptorHandle {
         }
     }
 
-    /// Up to `count` jobs, at least one, as soon as any are due; none after `wait`, or when the claim that is under way
-    /// then has found none. Without a wait, those that are due now. Dropping the future loses no job.
+    /// Up to `count` jobs, at least one, as soon as any are due; none after `wait`, or once a claim then under way has
+    /// found none. Without a wait, those that are due now. Dropping the future loses no job.
     pub async fn accept(&self, count: usize, wait: Duration) -> Result<Vec<Accepted>> {
         self.accept_as(None, count, wait).await
     }
@@ -199,8 +199,8 @@ impl AcceptorHandle {
         Ok((held, jobs.unwrap_or_default()))
     }
 
-    /// Waits for jobs. A claim may take longer than the wait: if one is under way then, it may be for this caller. To leave
-    /// it would have it give its jobs back, again and again where the store is slow.
+    /// Waits for jobs. A claim may take longer than the wait: if one is under way then, it may be for this caller. If
+    /// the caller left, the claim would have to give its jobs back, again and again where the store is slow.
     async fn delivered(
         &self,
         deadline: Deadline,
