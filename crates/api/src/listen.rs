@@ -27,9 +27,11 @@ use idle::{Slot, Slots};
 use targets::Escaped;
 use timeouts::WriteTimeout;
 
-/// Maximum size of a request head.
+/// Maximum size of a request head. The HTTP library looks only when it has read what it has room for, up to twice as much.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 const HEADERS_MAX: usize = 100;
+/// How HTTP/2 begins. No request of HTTP/1 does.
+const PREFACE: &[u8] = b"PRI ";
 /// Time limit of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Time for a connection to close after it was told to.
@@ -95,7 +97,15 @@ pub async fn serve(
             let _ = stream.set_nodelay(true);
             // Boxed, so that a plain connection costs nothing of a TLS one, and an open one nothing of its beginning.
             let Some(tls) = tls else {
-                return Box::pin(converse(stream, from, options, answer, stop, slot)).await;
+                let begun = tokio::select! {
+                    begun = Protocol::begun(&stream) => begun,
+                    () = stop.cancelled() => return,
+                    () = slot.evicted.cancelled() => return,
+                    () = slot.idle_for(options.head_timeout) => return,
+                };
+                let Some(protocol) = begun else { return };
+                let conversation = converse(stream, protocol, from, options, answer, stop, slot);
+                return Box::pin(conversation).await;
             };
             let shaken = tokio::select! {
                 shaken = timeout(HANDSHAKE, tls.accept(stream)) => shaken,
@@ -103,7 +113,10 @@ pub async fn serve(
             };
             match shaken {
                 Ok(Ok(stream)) => {
-                    Box::pin(converse(stream, from, options, answer, stop, slot)).await;
+                    let protocol = Protocol::agreed(stream.get_ref().1.alpn_protocol());
+                    let conversation =
+                        converse(stream, protocol, from, options, answer, stop, slot);
+                    Box::pin(conversation).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%from, %error, "no TLS handshake"),
                 Err(_) => tracing::debug!(%from, "the TLS handshake took too long"),
@@ -117,6 +130,37 @@ pub async fn serve(
             connections = tracker.len(),
             "requests were cut off by the shutdown"
         );
+    }
+}
+
+/// What a client speaks. The HTTP library can find out by itself, but then reads the first bytes separately, and its buffer
+/// grows to twice its size for as long as the connection lasts: half of what a claim that waits would cost.
+#[derive(Debug, Clone, Copy)]
+enum Protocol {
+    Http1,
+    Http2,
+    Unknown,
+}
+
+impl Protocol {
+    /// Waits for the first bytes; `None` if there will be none.
+    async fn begun(stream: &TcpStream) -> Option<Self> {
+        let mut first = [0; PREFACE.len()];
+        let length = stream.peek(&mut first).await.ok().filter(|n| *n > 0)?;
+        Some(match PREFACE.strip_prefix(&first[..length]) {
+            Some([]) => Self::Http2,
+            Some(_) => Self::Unknown,
+            None => Self::Http1,
+        })
+    }
+
+    /// By the TLS handshake.
+    fn agreed(name: Option<&[u8]>) -> Self {
+        match name {
+            Some(b"h2") => Self::Http2,
+            Some(b"http/1.1") => Self::Http1,
+            _ => Self::Unknown,
+        }
     }
 }
 
@@ -135,6 +179,7 @@ async fn accept(
 
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    protocol: Protocol,
     from: SocketAddr,
     options: ListenOptions,
     answer: impl Answer,
@@ -154,6 +199,11 @@ async fn converse(
         .keep_alive_interval(options.head_timeout)
         .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .max_concurrent_streams(256);
+    let builder = match protocol {
+        Protocol::Http1 => builder.http1_only(),
+        Protocol::Http2 => builder.http2_only(),
+        Protocol::Unknown => builder,
+    };
     let service = service_fn(|request| {
         let (answer, open) = (answer.clone(), slot.open());
         async move {
@@ -200,11 +250,12 @@ mod tests {
     use axum::body::Body;
     use http::{Request, Response};
     use hyper::body::Incoming;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio_util::sync::CancellationToken;
 
-    use super::{Answer, ListenOptions, serve};
+    use super::{Answer, HEAD_BYTES_MAX, ListenOptions, serve};
 
     #[derive(Clone)]
     struct Path;
@@ -344,6 +395,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_protocol_shows_in_the_first_bytes() {
+        let (address, stop, served) = start(ListenOptions::default()).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // It could become the beginning of HTTP/2.
+        stream.write_all(b"P").await.unwrap();
+        let answered = talk(
+            address,
+            b"PUT /b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+        );
+        assert!(answered.await.ends_with("/b"));
+        stream
+            .write_all(b"UT /a HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("/a"), "{answer}");
+        let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
+        let executor = TokioExecutor::new();
+        let shaken = hyper::client::conn::http2::handshake::<_, _, Body>(executor, io);
+        let (mut client, connection) = shaken.await.unwrap();
+        let connection = tokio::spawn(connection);
+        let request = Request::get("http://a/c").body(Body::empty()).unwrap();
+        let response = client.send_request(request).await.unwrap();
+        assert_eq!(response.version(), http::Version::HTTP_2);
+        drop((client, response));
+        stop.cancel();
+        let _ = connection.await.unwrap();
+        served.await.unwrap();
+    }
+
+    #[tokio::test]
     async fn idle_connections_make_way() {
         let options = ListenOptions {
             connections_max: 3,
@@ -373,7 +456,10 @@ mod tests {
                 .await
                 .starts_with("HTTP/1.1 200")
         );
-        let huge = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(70_000));
+        let huge = format!(
+            "GET / HTTP/1.1\r\nx: {}\r\n\r\n",
+            "y".repeat(2 * HEAD_BYTES_MAX)
+        );
         assert!(
             talk(address, huge.as_bytes())
                 .await
