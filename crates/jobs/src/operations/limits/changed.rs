@@ -61,7 +61,7 @@ impl Jobs {
                 let wait = rule.limit.per_ms.map_or(Wait::No, |_| Wait::Until(free_ms));
                 if moved == GRANTS
                     || !self
-                        .hasten(&mut effects, tx, (ty, &rules), row, wait)
+                        .hasten(&mut effects, tx, (ty, &rules), (limit, row), wait)
                         .await?
                 {
                     continue;
@@ -91,7 +91,7 @@ impl Jobs {
         effects: &mut Effects<'_>,
         tx: &Transaction,
         (ty, rules): (&JobType, &Rules),
-        row: &Slot,
+        (limit, row): (&Bytes, &Slot),
         wait: Wait,
     ) -> Result<bool> {
         let Some(id) = &row.id else {
@@ -101,10 +101,14 @@ impl Jobs {
         let Some(old) = header.as_deref().filter(|old| old.place == Place::Timed) else {
             return Ok(false);
         };
-        let is_rate = |limit| rules.of(limit).limit.per_ms.is_some();
-        let rates = old.taken().iter().filter(|(limit, _)| is_rate(limit));
-        if rates.count() > usize::from(wait != Wait::No) {
-            return Ok(false);
+        let is_other = |name: &Bytes| name != limit && rules.of(name).limit.per_ms.is_some();
+        for (other, slot) in old.taken().iter().filter(|(name, _)| is_other(name)) {
+            let row = tx.get(&self.keys().slot(ty, other, *slot)).await?;
+            let row = row.map(Slot::decode).transpose()?;
+            // One that was free when the job got it is not waited for: a change of its limit would not hasten the job.
+            if row.is_some_and(|row| row.free_ms > 0) {
+                return Ok(false);
+            }
         }
         let taken = old.taken().to_vec();
         effects.run(ty, id, &mut header, Event::Hold { taken, wait })?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{World, ids, job_id, key};
+use super::{World, ids, job_id, key, pool};
 use crate::{Add, Finish, Limit, LimitName};
 
 #[tokio::test(start_paused = true)]
@@ -85,4 +85,25 @@ async fn rows_of_rates_that_have_cooled_down_are_cleared() {
     assert_eq!(world.claim().await.len(), 1);
     let _ = clear().await;
     assert_eq!(world.jobs.rows(slots).await.len(), 1);
+}
+
+/// Neither does one whose other limit is a rate, in which it has a slot that was free.
+#[tokio::test(start_paused = true)]
+async fn no_job_waits_for_a_rate_that_is_none_any_more() {
+    let world = World::new().await;
+    world.set("key", Limit::per(1, 10_000)).await;
+    world.set("pool", Limit::per(1, 60_000)).await;
+    world.add("first", pool("pool")).await;
+    let first = world.claim().await.remove(0);
+    world.finish(&first, Finish::done()).await;
+    world.set("pool", Limit::at_once(0)).await;
+    world
+        .add("second", |add| pool("pool")(key("key")(add)))
+        .await;
+    assert_eq!(ids(&world.claim().await), [""; 0]);
+    world.set("pool", Limit::per(1, 60_000)).await;
+    assert_eq!(ids(&world.claim().await), [""; 0]);
+    world.set("pool", Limit::at_once(1)).await;
+    assert_eq!(ids(&world.claim().await), ["second"]);
+    world.set("key", Limit::at_once(1)).await;
 }
