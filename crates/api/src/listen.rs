@@ -134,7 +134,7 @@ pub async fn serve(
 }
 
 /// What a client speaks. The HTTP library can find out by itself, but then reads the first bytes separately, and its buffer
-/// grows to twice its size for as long as the connection lasts: half of what a claim that waits would cost.
+/// grows to twice its size for as long as the connection lasts, which is a third of what a waiting claim would cost.
 #[derive(Debug, Clone, Copy)]
 enum Protocol {
     Http1,

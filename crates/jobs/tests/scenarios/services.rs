@@ -149,7 +149,8 @@ pub(crate) async fn a_stopped_acceptor_returns_an_error(mut queue: Queue) {
     assert_eq!(queue.state("j").await, Some(State::Finished));
 }
 
-/// A claim that takes longer than its worker waits would be made for nobody: all of them, if all workers wait that long.
+/// A worker gets its job even if the claim takes longer than it was going to wait. If workers left before, an acceptor on a
+/// slow store would claim jobs and give them back for ever.
 pub(crate) async fn short_waits_get_jobs_of_slow_claims(mut queue: Queue) {
     let slow = Faults {
         read_latency: Duration::from_millis(20),
