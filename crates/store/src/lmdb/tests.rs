@@ -3,6 +3,8 @@
 mod disk;
 mod fuzz;
 mod layers;
+#[cfg(target_os = "linux")]
+mod memory;
 mod power;
 
 use std::path::Path;
