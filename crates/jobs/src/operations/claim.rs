@@ -150,6 +150,11 @@ impl Claim {
         self.memo().unsure
     }
 
+    /// Whether each holder has what it wants.
+    pub(crate) fn is_filled_by(&self, claimed: &Claimed) -> bool {
+        claimed.jobs.len() >= self.locks.len()
+    }
+
     fn accepted(
         &self,
         id: JobId,

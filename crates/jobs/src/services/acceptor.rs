@@ -97,6 +97,8 @@ pub struct Acceptor {
     lingered: usize,
     /// Polls since it went to sleep.
     polls: usize,
+    /// When the next scheduled job is due, as of the last sleep, if perhaps nobody else knows.
+    next_due_ms: Option<i64>,
     others: Others,
 }
 
@@ -163,6 +165,7 @@ impl Acceptor {
             sleeper: None,
             lingered: LINGER_PAUSES.len(),
             polls: 0,
+            next_due_ms: None,
             others: Others::default(),
         };
         (acceptor, handle)
@@ -291,6 +294,9 @@ impl Acceptor {
                 answer_once(durable, ended, turn.answers);
                 self.others.seen(turn.asleep);
                 self.others.claimed_in(began.elapsed());
+                if claim.is_filled_by(&turn.claimed) {
+                    self.next_due_ms = None;
+                }
                 Ok((turn.claimed, turn.rest))
             }
             Err(error) => {
@@ -341,6 +347,10 @@ impl Acceptor {
         let op = &self.jobs.op();
         let is_awake = matches!(sleep, Sleep::Linger | Sleep::Announce(_));
         let leaves = is_awake && self.divides() && division::leaves(op);
+        let soon = op.now_ms..op.now_ms.saturating_add(POLL_MS);
+        let is_due_soon = self
+            .next_due_ms
+            .is_some_and(|due_ms| soon.contains(&due_ms));
         (self.jobs)
             .transact_claim(claim, |tx| async move {
                 // First, so that the claim can have the slots of their limits.
@@ -358,6 +368,10 @@ impl Acceptor {
                     });
                 }
                 let claimed = self.jobs.accept_in(&tx, claim).await?;
+                if is_due_soon && claim.is_filled_by(&claimed) {
+                    // No worker may be left for the scheduled job, and others may not poll in time.
+                    self.jobs.wake(&tx, &self.ty, 1, op).await?;
+                }
                 let sleeps = matches!(sleep, Sleep::Watch(_)) && claimed.is_idle();
                 let looks = sleeps || claimed.jobs.iter().any(|accepted| accepted.due_ms > 0);
                 let asleep = if looks && self.divides() {
@@ -413,6 +427,7 @@ impl Acceptor {
     async fn rest(&mut self, token: &CancellationToken, rest: Rest) -> bool {
         let (until, watch) = match rest {
             Rest::Asleep { next_due_ms, watch } => {
+                self.next_due_ms = next_due_ms;
                 let until = self.next_poll(next_due_ms, watch.is_some());
                 (until, watch)
             }

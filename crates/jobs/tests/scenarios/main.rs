@@ -56,7 +56,7 @@ scenarios! {
         resubmit_finished_with_data, resubmit_running_delivers_data_next, run_again_at_another_time,
         add_pending_replaces_data, add_finished_replaces_data, add_running_delivers_data_next,
         accept_up_to_a_horizon, accept_each_of_many_once, list_jobs, take_part_in_transactions, remove_running_job;
-    services: registered_types_are_followed, only_served_types_are_monitored, a_panicking_hook_is_restarted, a_stopped_notifier_ends_subscriptions, a_stopped_acceptor_returns_an_error, short_waits_get_jobs_of_slow_claims,
+    services: registered_types_are_followed, only_served_types_are_monitored, a_panicking_hook_is_restarted, a_stopped_notifier_ends_subscriptions, a_stopped_acceptor_returns_an_error, short_waits_get_jobs_of_slow_claims, scheduled_jobs_find_free_workers,
         acceptors_block, acceptors_end_runs, silent_holders_lose_their_job, types_change_live, finished_jobs_expire,
         finished_jobs_can_be_deleted_at_once, history_is_bounded,
         hooks_decide, keep_alive_keeps_and_loses;

@@ -172,6 +172,42 @@ pub(crate) async fn short_waits_get_jobs_of_slow_claims(mut queue: Queue) {
     queue.check().await;
 }
 
+/// A scheduled job wakes one acceptor. If that gives its last worker another job meanwhile, the next one has to know.
+pub(crate) async fn scheduled_jobs_find_free_workers(mut queue: Queue) {
+    if !queue.paused() {
+        return;
+    }
+    let acceptors = [queue.acceptor(), queue.acceptor()];
+    for round in 0..20 {
+        let accept = async |nth: usize| {
+            let accepted = acceptors[nth].accept(1, Duration::from_mins(1)).await;
+            (accepted.unwrap().remove(0).job, queue.jobs.clock().now_ms())
+        };
+        let add = async {
+            // Both poll seldom now.
+            sleep(Duration::from_secs(2)).await;
+            let due_ms = queue.jobs.clock().now_ms() + 2_000;
+            queue.add("soon", "", due_ms).await;
+            sleep(Duration::from_millis(500)).await;
+            queue.add("now", "", 0).await;
+            due_ms
+        };
+        let (first, second, due_ms) = tokio::join!(accept(0), accept(1), add);
+        for (job, at_ms) in [first, second] {
+            if job.id == queue.id("soon") {
+                let late_ms = at_ms - due_ms;
+                assert!(
+                    late_ms < 200 || !queue.exact(),
+                    "round {round}: {late_ms} ms late"
+                );
+            }
+            assert!(!queue.jobs.finish(&job, Finish::done()).await.unwrap().again);
+        }
+    }
+    queue.stop().await;
+    queue.check().await;
+}
+
 /// The workers of a process end their runs together, and each gets its own answer.
 pub(crate) async fn acceptors_end_runs(mut queue: Queue) {
     let (handle, long) = (queue.acceptor(), queue.timeout() * 100);
