@@ -65,8 +65,8 @@ async fn a_cluster_moves_over_once_and_again() {
     assert!(text(&dry.stderr).contains("nothing was written"));
     let refused = json!([
         {"id": "_design/vdu", "reason": "it has `validate_doc_update`, and functions are not run here"},
-        {"id": "local", "reason": "it has the name of a database in place of a URL: only its owner can give the credentials for that, by \
-                                   importing or writing it"},
+        {"id": "local", "reason": "it names a database instead of a URL; only its owner can supply the credentials, by importing or writing \
+                                   the document"},
     ]);
     let sorted = |mut line: Value| {
         let refused = line["refused"].as_array_mut().unwrap();

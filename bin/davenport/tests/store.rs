@@ -155,7 +155,7 @@ fn an_export_is_for_its_owner_and_replaces_nothing() {
     let again = export();
     assert_eq!(again.status.code(), Some(1));
     let error = text(&again.stderr);
-    assert!(error.contains(&format!("create {file}")), "{error}");
+    assert!(error.contains(&format!("cannot create {file}")), "{error}");
     assert!(std::fs::read(&path).unwrap() == written);
 }
 

@@ -38,7 +38,7 @@ async fn listen(address: Option<&str>) -> anyhow::Result<Option<TcpListener>> {
     let listener = TcpListener::bind(address).await;
     listener
         .map(Some)
-        .with_context(|| format!("listen on {address}"))
+        .with_context(|| format!("cannot listen on {address}"))
 }
 
 /// The processes that the cluster file of a FoundationDB store names.
@@ -53,7 +53,7 @@ pub(crate) async fn of_store(config: &Config) -> Vec<SocketAddr> {
         match tokio::net::lookup_host(process).await {
             Ok(addresses) => found.extend(addresses),
             Err(error) => {
-                tracing::warn!(process, %error, "an address of the cluster file does not resolve; replications are not kept from it");
+                tracing::warn!(process, %error, "cannot resolve an address in the cluster file; replications to it are not blocked");
             }
         }
     }

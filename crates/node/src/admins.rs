@@ -39,11 +39,11 @@ pub(crate) async fn hash_all(
 ) -> anyhow::Result<BTreeMap<String, PasswordHash>> {
     let given = admins.clone();
     let hashing = tokio::task::spawn_blocking(move || hash(&given, &secret));
-    let hashed = hashing.await.context("hash passwords")?;
+    let hashed = hashing.await.context("cannot hash passwords")?;
     for name in &hashed.plain {
         tracing::warn!(
             admin = name,
-            "the password is given in plain text; put what `davenport hash-password` prints in its place"
+            "the password is given in plain text; replace it with the output of `davenport hash-password`"
         );
     }
     Ok(hashed.admins)

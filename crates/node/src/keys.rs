@@ -26,7 +26,7 @@ const ABOUT: &str = "# Davenport's keys: what credentials in the store are seale
 pub struct KeyRing(Vec<(String, [u8; 32])>);
 
 #[derive(Debug, thiserror::Error)]
-#[error("other users may read or write the key file {path}; run: chmod 600 {path}", path = .0.display())]
+#[error("other users can read or write the key file {path}; run: chmod 600 {path}", path = .0.display())]
 pub struct Exposed(PathBuf);
 
 impl std::fmt::Debug for KeyRing {
@@ -101,7 +101,7 @@ impl KeyRing {
     }
 
     pub fn sealer(&self) -> anyhow::Result<Sealer> {
-        Sealer::new(self.0.clone()).context("read the keys")
+        Sealer::new(self.0.clone()).context("cannot read the keys")
     }
 
     /// A secret for another purpose, derived from each key: the same on all nodes, and not in the store.

@@ -316,14 +316,14 @@ async fn stay_registered(mut registration: Registration, clock: Clock, stop: Can
         match registration.beat(clock.now_ms()).await {
             Ok(()) => {}
             Err(error @ store::Error::Open { .. }) => {
-                tracing::error!(%error, "the store cannot be used any more");
+                tracing::error!(%error, "the store is no longer usable");
                 return;
             }
-            Err(error) => tracing::warn!(%error, "register the node"),
+            Err(error) => tracing::warn!(%error, "cannot register the node"),
         }
     }
     if let Err(error) = registration.leave().await {
-        tracing::warn!(%error, "unregister the node");
+        tracing::warn!(%error, "cannot unregister the node");
     }
 }
 
@@ -391,7 +391,7 @@ pub(crate) fn other_key(names: &str) -> String {
 async fn create_database(replications: &Replications, name: &str) -> anyhow::Result<()> {
     match replications.create_database(name).await {
         Ok(_) | Err(ServiceError::Docs(docstore::Error::DatabaseExists)) => Ok(()),
-        Err(error) => Err(anyhow!(error).context(format!("create the database {name}"))),
+        Err(error) => Err(anyhow!(error).context(format!("cannot create the database {name}"))),
     }
 }
 

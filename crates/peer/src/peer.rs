@@ -32,7 +32,7 @@ use crate::supervisor::Supervisor;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Cannot listen on the address: choose another.
-    #[error("listen on {address}")]
+    #[error("cannot listen on {address}")]
     Listen {
         address: SocketAddr,
         #[source]

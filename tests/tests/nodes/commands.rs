@@ -79,7 +79,7 @@ async fn with_rules() -> Commands {
     let (code, _, error) = commands.run(&["rules", "list"]).await;
     assert_eq!(code, Some(1));
     assert!(
-        error.contains("--db names another database") && error.contains("404"),
+        error.contains("choose another database with --db") && error.contains("404"),
         "{error}"
     );
     let root = commands.node.root();

@@ -44,7 +44,8 @@ async fn what_cannot_be_had_is_said_before_anything_is_begun() {
     let address = running.url.strip_prefix("http://").unwrap();
     let (code, _, error) = node(&["--listen", address]).output().await.unwrap();
     assert_eq!(code, Some(2), "{error}");
-    assert!(error.contains(&format!("listen on {address}")), "{error}");
+    let says = format!("cannot listen on {address}");
+    assert!(error.contains(&says), "{error}");
     running.stop().await.unwrap();
     for (args, says) in [
         (

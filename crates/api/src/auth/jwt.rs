@@ -174,7 +174,7 @@ fn parse_key(name: &str, key: &str) -> Result<((Kind, String), DecodingKey), &'s
             let secret = STANDARD.decode(key).map_err(|_| "is not base64")?;
             if secret.len() < SECRET_BYTES_MIN {
                 return Err(
-                    "is shorter than 16 bytes and can be guessed: use what `openssl rand -base64 32` prints",
+                    "is shorter than 16 bytes and can be guessed: use the output of `openssl rand -base64 32`",
                 );
             }
             (Kind::Hmac, DecodingKey::from_secret(&secret))

@@ -144,7 +144,7 @@ async fn list(service: &Service, filters: &[(&str, String)], limit: usize) -> an
     ];
     output::text(&output::table(&head, &rows));
     if after.is_some() {
-        output::error("there are more: raise --limit");
+        output::error("more calls exist; raise --limit to see them");
     }
     Ok(())
 }

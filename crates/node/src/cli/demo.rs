@@ -44,15 +44,21 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         admin: Some(("admin".to_owned(), password.clone())),
         ..Options::default()
     };
-    let source = Peer::start(options()).await.context("start the source")?;
-    let target = Peer::start(options()).await.context("start the target")?;
+    let source = Peer::start(options())
+        .await
+        .context("cannot start the source")?;
+    let target = Peer::start(options())
+        .await
+        .context("cannot start the target")?;
     source.create_database(DATABASE)?;
     source.put_all(DATABASE, (0..command.documents).map(order))?;
     let config = config(&command, &password);
     let keys = KeyRing::drawn(random());
     let store = open_store(&config).await?;
     let node = Box::pin(Node::start(&config, store, &keys, &Collected::begin()?)).await?;
-    let address = node.address().context("find the service's address")?;
+    let address = node
+        .address()
+        .context("cannot find the service's address")?;
     let service = Service {
         client: Client::new(),
         url: format!("http://{address}"),

@@ -27,10 +27,10 @@ use blocked::Blocked;
 use cluster::{Cluster, Leaf};
 
 const NO_FUNCTIONS: &str = "it has `validate_doc_update`, and functions are not run here";
-const PLAIN_NAME: &str = "it has the name of a database in place of a URL: only its owner can give the credentials for that, by importing or \
-                          writing it";
-const PRIVILEGED: &str = "it sets `tls`, `auth.jwt` or `auth.secret_ref`, which are for server administrators of this service: write it \
-                          here as one";
+const PLAIN_NAME: &str = "it names a database instead of a URL; only its owner can supply the credentials, by importing or writing the \
+                          document";
+const PRIVILEGED: &str = "only server administrators of this service may set `tls`, `auth.jwt` or `auth.secret_ref`; write the document \
+                          here as a server administrator";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -116,7 +116,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
     for name in databases {
         let outcome = database(&import, &mut world, &name).await;
-        let outcome = outcome.with_context(|| format!("import {name}"))?;
+        let outcome = outcome.with_context(|| format!("cannot import {name}"))?;
         left_out += outcome.refused.len();
         report(&import, &name, &outcome);
     }

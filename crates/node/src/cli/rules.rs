@@ -121,7 +121,10 @@ impl Rules {
     async fn list(&self) -> anyhow::Result<()> {
         let documents = self.service.documents(&self.db).await;
         let documents = documents.with_context(|| {
-            format!("read the rules of {}; --db names another database", self.db)
+            format!(
+                "cannot read the rules of {}; choose another database with --db",
+                self.db
+            )
         })?;
         let documents = documents.iter().map(|(_, document)| document);
         let rules: Vec<Value> = (documents.map(Json::to_value))
@@ -285,7 +288,7 @@ fn object(members: impl IntoIterator<Item = (&'static str, Json)>) -> Json {
 
 fn read(file: &Path) -> anyhow::Result<Json> {
     let shown = file.display();
-    let text = std::fs::read_to_string(file).with_context(|| format!("read {shown}"))?;
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
     Json::parse(&text).with_context(|| format!("{shown} is not JSON"))
 }
 

@@ -216,8 +216,8 @@ fn check(config: &Config) -> anyhow::Result<()> {
 fn say_usable(config: &Config) -> ExitCode {
     for name in admins::plain(&config.admins) {
         output::error(&format!(
-            "davenport: the password of the administrator {name} is plain text: put what \
-             `davenport hash-password` prints in its place"
+            "davenport: the password of the administrator {name} is plain text: replace it \
+             with the output of `davenport hash-password`"
         ));
     }
     output::line("the configuration is valid");

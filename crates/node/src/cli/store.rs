@@ -262,7 +262,7 @@ async fn export(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {
             let mut options = OpenOptions::new();
             let file = options.write(true).create_new(true).mode(0o600).open(path);
             let file = file.await;
-            Box::new(file.with_context(|| format!("create {}", path.display()))?)
+            Box::new(file.with_context(|| format!("cannot create {}", path.display()))?)
         }
         None => Box::new(tokio::io::stdout()),
     };
@@ -286,7 +286,7 @@ async fn import(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {
     let source: Box<dyn AsyncRead + Unpin> = match &path {
         Some(path) => {
             let file = File::open(path).await;
-            Box::new(file.with_context(|| format!("open {}", path.display()))?)
+            Box::new(file.with_context(|| format!("cannot open {}", path.display()))?)
         }
         None => Box::new(tokio::io::stdin()),
     };

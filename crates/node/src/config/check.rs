@@ -47,8 +47,8 @@ impl Config {
                 check(
                     "admins",
                     Err(format!(
-                        "`{name}` has a hash that cannot be used: it is damaged, or has more than \
-                     {ITERATIONS_MAX} iterations; put what `davenport hash-password` prints in its place"
+                        "`{name}` has an invalid password hash: it is damaged, or has more than \
+                     {ITERATIONS_MAX} iterations; replace it with the output of `davenport hash-password`"
                     )),
                 );
             }
@@ -115,8 +115,8 @@ impl Config {
         let secrets = &self.chttpd_auth.proxy_secrets;
         if secrets.iter().any(|secret| secret.len() < SECRET_BYTES_MIN) {
             return Err(format!(
-                "`proxy_secrets` has a secret of less than {SECRET_BYTES_MIN} bytes, which can be \
-                 guessed: use what `openssl rand -hex 32` prints"
+                "`proxy_secrets` has a secret shorter than {SECRET_BYTES_MIN} bytes, which can be \
+                 guessed: use the output of `openssl rand -hex 32`"
             ));
         }
         Ok(())

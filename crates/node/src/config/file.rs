@@ -47,7 +47,7 @@ pub(super) fn admins(path: &Path, problems: &mut Vec<Problem>) -> Vec<(Origin, S
     let text = match read_private(path) {
         Ok(Some(text)) => text,
         Ok(None) => {
-            let what = "other users may read these passwords; run: chmod 600";
+            let what = "other users can read these passwords; run: chmod 600";
             refuse(whole(), what.to_owned());
             return Vec::new();
         }

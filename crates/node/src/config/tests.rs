@@ -122,7 +122,7 @@ fn what_is_impossible_is_refused_with_its_place() {
         "\"a secret that is long\", \"\"",
     ] {
         let told = refused(&format!("[chttpd_auth]\nproxy_secrets = [{short}]\n"));
-        let expected = "d.toml:2:1: chttpd_auth.proxy_secrets: `proxy_secrets` has a secret of less than 16 bytes";
+        let expected = "d.toml:2:1: chttpd_auth.proxy_secrets: `proxy_secrets` has a secret shorter than 16 bytes";
         assert!(told.starts_with(expected), "{told}");
     }
     let told = refused("[jwt_keys]\n\"hmac:_default\" = \"\"\n");
@@ -132,7 +132,7 @@ fn what_is_impossible_is_refused_with_its_place() {
     );
     let told = refused("[admins]\nanna = \"-pbkdf2:sha256-00,salt,9000000\"\n");
     assert!(
-        told.contains("admins.anna: `anna` has a hash that cannot be used"),
+        told.contains("admins.anna: `anna` has an invalid password hash"),
         "{told}"
     );
     let many = refused("[replicator]\nmax_jobs = \"many\"\ninterval_sec = -1\n");
@@ -304,7 +304,7 @@ fn administrators_may_have_a_file_of_their_own() {
         (
             "anna:x\n",
             0o640,
-            "admins: other users may read these passwords; run: chmod 600",
+            "admins: other users can read these passwords; run: chmod 600",
         ),
         ("anna:x\nberta\n", 0o600, "admins:2:1: write NAME:PASSWORD"),
         (

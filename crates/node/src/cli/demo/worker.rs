@@ -65,7 +65,7 @@ impl Worker {
             .kill_on_drop(true)
             .spawn();
         Ok(Some(Self {
-            _process: process.context("start the worker in Python")?,
+            _process: process.context("cannot start the worker in Python")?,
             _directory: directory,
         }))
     }

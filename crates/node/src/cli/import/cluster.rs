@@ -159,7 +159,8 @@ impl Cluster {
         for change in changes.results {
             let revs = change.changes.iter().map(|changed| changed.rev.parse());
             let revs = revs.collect::<Result<Vec<Rev>, _>>();
-            let revs = revs.with_context(|| format!("read the revisions of {}", change.id))?;
+            let revs =
+                revs.with_context(|| format!("cannot read the revisions of {}", change.id))?;
             leaves.push((change.id, revs, change.deleted));
         }
         let last_seq = match changes.last_seq {

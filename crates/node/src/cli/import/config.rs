@@ -105,7 +105,7 @@ impl ImportConfig {
         } else {
             let path = Path::new(&self.from);
             let text = std::fs::read_to_string(path);
-            parse(&text.with_context(|| format!("read {}", path.display()))?)
+            parse(&text.with_context(|| format!("cannot read {}", path.display()))?)
         };
         output::text(&convert(&ini).to_string());
         Ok(())

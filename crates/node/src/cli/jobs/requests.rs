@@ -184,7 +184,7 @@ impl Service {
         for job in &jobs {
             let id = cell(&job["job_id"]);
             let answer = self.send(Method::POST, &path(&id, "/_restart")).await;
-            let answer = answer.with_context(|| format!("restart {id}"))?;
+            let answer = answer.with_context(|| format!("cannot restart {id}"))?;
             self.done(&answer, "restarted", &id);
         }
         output::error(&format!(
