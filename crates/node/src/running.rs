@@ -373,8 +373,8 @@ async fn opened(
         Ok(replications) => Ok((replications, deliveries)),
         Err(ServiceError::Unreadable(Unreadable::OtherKey(name))) => bail!(other_key(&name)),
         Err(ServiceError::Unreadable(error)) => Err(anyhow!(error).context(
-            "credentials in this store may be sealed with other keys; give this node the key file of the others, or put the \
-             line of that key back behind the first one: `davenport keys list` says when it can go",
+            "credentials in this store may be sealed with other keys; give this node the key file of the others, or restore \
+             the key's line below the first one: `davenport keys list` shows when it can be removed",
         )),
         Err(error) => Err(error.into()),
     }
@@ -383,8 +383,8 @@ async fn opened(
 /// The error for a key whose name belongs to another key.
 pub(crate) fn other_key(names: &str) -> String {
     format!(
-        "the key {names} of the key file is not the one that this store knows by that name: give this node the key file of \
-         the others, or, if this one is meant to be new, give it a name that was never used"
+        "the key {names} of the key file differs from the key of that name recorded in this store: give this node the key \
+         file of the others, or, if this one is meant to be new, give it a name that has never been used"
     )
 }
 

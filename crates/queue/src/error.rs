@@ -37,8 +37,8 @@ pub enum Error {
     Store(#[from] store::Error),
     /// Give this node the keys of the others.
     #[error(
-        "cannot read sealed data: {0}; give this node the key file of the others, or put the line of that key back behind \
-         the first one: `davenport keys list` says which keys are needed"
+        "cannot read sealed data: {0}; give this node the key file of the others, or restore that key's line below the \
+         first one: `davenport keys list` shows which keys are needed"
     )]
     Unreadable(#[from] seal::Unreadable),
     #[error(

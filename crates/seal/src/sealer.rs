@@ -26,7 +26,7 @@ pub enum Unreadable {
     #[error("the key `{0}` is not in the key ring")]
     NoKey(String),
     /// Give the service the key that others know by this name, or rename this one.
-    #[error("the key `{0}` is not the one that this store knows by that name")]
+    #[error("the key `{0}` differs from the key of that name recorded in this store")]
     OtherKey(String),
     /// Give the service a key file.
     #[error("there is no key to seal with")]

@@ -161,7 +161,7 @@ impl Compared {
 
     fn words(&self, name: &String) -> &'static str {
         if self.others.contains(name) {
-            return "not the key that the store knows by this name";
+            return "differs from the key of this name recorded in the store";
         }
         let used = self.known.used.contains(name);
         let newest = self.known.newest.as_ref() == Some(name);
@@ -218,7 +218,7 @@ impl Compared {
 pub(crate) fn lost(names: &str, file: &Path) -> String {
     format!(
         "credentials in this store may be sealed with {names}, which is not in the key file {}: give this node the key file \
-         of the others, or put the line back behind the first one. `davenport keys list` says when a key is not needed any more",
+         of the others, or restore the line below the first one. `davenport keys list` shows when a key can be removed",
         file.display()
     )
 }
