@@ -219,7 +219,7 @@ pub(crate) fn reload(path: &Path, read: &mut Contents, config: &mut Config) -> b
             true
         }
         Err(error) => {
-            tracing::error!(%error, "the new configuration cannot be used, so the old one stays");
+            tracing::error!(%error, "invalid configuration; keeping the current one");
             false
         }
     }

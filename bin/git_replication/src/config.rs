@@ -79,19 +79,19 @@ pub(crate) struct Config {
 const WITHHOLDS: [(&str, &str); 4] = [
     (
         "authgroup",
-        "accounts of Gerrit are unknown here; remove it, and choose what is pushed with projects and push",
+        "Gerrit accounts are not supported; remove this setting and choose what is pushed with projects and push",
     ),
     (
         "excludedrefspattern",
-        "give a refspec instead, as in `push = ^refs/changes/*`",
+        "use a refspec instead, such as `push = ^refs/changes/*`",
     ),
     (
         "replicatepermissions",
-        "give `push = ^refs/meta/config` instead",
+        "use `push = ^refs/meta/config` instead",
     ),
     (
         "replicatenotedbmetarefs",
-        "give `push = ^refs/changes/*/meta` and the like instead",
+        "use `push = ^refs/changes/*/meta` and the like instead",
     ),
 ];
 

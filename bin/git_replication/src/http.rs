@@ -47,7 +47,7 @@ impl Http {
         let serving = axum::serve(listener, self.router());
         let serving = serving.with_graceful_shutdown(stop.cancelled_owned());
         if let Err(error) = serving.await {
-            tracing::error!(%error, "cannot serve HTTP any more");
+            tracing::error!(%error, "the HTTP server stopped");
         }
     }
 

@@ -72,7 +72,7 @@ pub(crate) fn all(root: &Path) -> std::io::Result<Vec<Project>> {
                 match name.map(Project::new) {
                     Some(Ok(project)) => found.push(project),
                     _ => {
-                        tracing::warn!(path = %path.display(), "this repository's name cannot be that of a project");
+                        tracing::warn!(path = %path.display(), "skipped a repository: its name is not a valid project name");
                     }
                 }
             } else if depth < DEPTH_MAX {

@@ -68,7 +68,7 @@ impl Push<'_> {
             self.of_names(&self.refs.names).await?
         };
         if specs.is_empty() {
-            return Ok(Outcome::Done(Some("the remote gets none of these refs")));
+            return Ok(Outcome::Done(Some("no refs for this remote")));
         }
         let mut outcome = self.once(&specs).await?;
         if let Outcome::Failed { class, reason, .. } = &mut outcome

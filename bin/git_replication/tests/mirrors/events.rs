@@ -159,7 +159,7 @@ fn what_cannot_work_is_refused_at_the_start() {
     };
     let (code, told) = serve(&["--listen", "0.0.0.0:0"]);
     assert!(
-        code == Some(1) && told.contains("give --secret-file"),
+        code == Some(1) && told.contains("set --secret-file"),
         "{told}"
     );
     std::fs::write(world.path("secret"), "short").unwrap();

@@ -257,7 +257,7 @@ fn gr_t200_to_t206_the_configuration_is_followed() {
     world.until_equal("app", "app");
     world.configure(&config("soon"));
     world.until("the bad one is refused", || {
-        world.log().contains("the old one stays")
+        world.log().contains("keeping the current one")
     });
     world.commit("app", "refs/heads/more");
     let event = r#"{"ref":"refs/heads/more","repository":{"full_name":"app"}}"#;
@@ -274,7 +274,7 @@ fn gr_t200_to_t206_the_configuration_is_followed() {
     world.configure("nonsense");
     node.signal(rustix::process::Signal::HUP);
     world.until("a signal reads it, too", || {
-        world.log().matches("the old one stays").count() == 2
+        world.log().matches("keeping the current one").count() == 2
     });
 }
 
