@@ -16,7 +16,7 @@ pub enum Error {
     #[error("{0}")]
     TooLarge(String),
     /// Make the type first.
-    #[error("there is no job type `{0}`; an administrator makes it with `PUT /_jobs/{0}`")]
+    #[error("there is no job type `{0}`; an administrator can create it with `PUT /_jobs/{0}`")]
     NoType(TypeName),
     #[error("there is no such job; it was removed, has expired, or never existed")]
     NoJob,

@@ -107,9 +107,7 @@ impl Schedule {
         match (&self.cron, self.every_sec, &self.zone) {
             (Some(cron), None, zone) => Timing::cron(cron, zone.as_deref()),
             (None, Some(every), None) => Timing::every(every, from_ms),
-            (None, Some(_), Some(_)) => Err(Error::Invalid(
-                "`zone` is for `cron`; an interval has none".into(),
-            )),
+            (None, Some(_), Some(_)) => Err(Error::Invalid("`zone` applies only to `cron`".into())),
             _ => Err(Error::Invalid("give either `cron` or `every_sec`".into())),
         }
     }

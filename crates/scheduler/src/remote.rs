@@ -13,7 +13,7 @@ use crate::service::Replications;
 use crate::wake::after_ms;
 use replication::params::Trigger;
 
-const TOO_MANY: &str = "There are as many remotes as there may be, some 1,000: give one of them several URLs or patterns.";
+const TOO_MANY: &str = "Too many remotes (about 1,000 is the maximum); combine several URLs or patterns in one remote.";
 
 /// A time of up to `max` that is the same whenever a transaction is repeated.
 pub(crate) fn jitter_ms(op: &Op, job: &JobId, max: Duration) -> i64 {

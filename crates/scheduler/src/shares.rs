@@ -20,7 +20,7 @@ impl Options {
     pub(crate) fn validate_shares(&self) -> Result<(), Invalid> {
         if self.shares.len() > TENANTS_MAX {
             return Err(Invalid::new(format!(
-                "`shares` has more than {TENANTS_MAX} entries; what is not listed has 100 shares"
+                "`shares` has more than {TENANTS_MAX} entries; tenants not listed have 100 shares"
             )));
         }
         Ok(())

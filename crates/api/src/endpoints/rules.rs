@@ -140,7 +140,7 @@ async fn trigger(call: &Call, opened: &Opened, id: &str, rule: &Rule) -> Result<
 async fn rewind(call: &mut Call, opened: &Opened, id: &str, rule: &Rule) -> Result<Value, Error> {
     if let Task::Replicate(_) | Task::Copy(_) = rule.task {
         return Err(Error::bad_request(
-            "a rule of type `replicator` or `remote` has no place to rewind: its runs go on where target and source agree. Use `_trigger`",
+            "a rule of type `replicator` or `remote` has no position to rewind: its runs continue where target and source agree; use `_trigger`",
         ));
     }
     call.check_json()?;
@@ -172,7 +172,7 @@ async fn rewind(call: &mut Call, opened: &Opened, id: &str, rule: &Rule) -> Resu
     }
     let is_of_one = matches!(&to, Rewind::Seq(seq) if seq != "0");
     if is_of_one && only.database.is_none() {
-        let reason = "an update sequence is that of one database; name it in `database`";
+        let reason = "an update sequence belongs to one database; set `database`";
         return Err(Error::bad_request(reason));
     }
     let (listeners, rule) = (listeners(call)?, rule_id(opened, id));

@@ -126,7 +126,7 @@ impl Upstream {
         let Some(name) = session.user.name else {
             if !session.user.roles.is_empty() {
                 // The cluster lets anonymous callers do everything. That must not extend to replications.
-                tracing::warn!("the cluster gives roles to anonymous callers; they get none here");
+                tracing::warn!("the cluster grants roles to anonymous callers; ignored here");
             }
             return Ok(Proven::anonymous());
         };

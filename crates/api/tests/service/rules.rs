@@ -245,12 +245,12 @@ async fn actions_on_rules_say_what_to_do() {
         (
             "/_rules/copy/_rewind",
             &none,
-            "a rule of type `replicator` or `remote` has no place to rewind",
+            "a rule of type `replicator` or `remote` has no position to rewind",
         ),
         (
             "/_rules/hook/_rewind",
             &json!({"since": "7-x"}),
-            "an update sequence is that of one database",
+            "an update sequence belongs to one database",
         ),
         (
             "/_rules/hook/_rewind",

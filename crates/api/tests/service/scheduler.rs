@@ -341,8 +341,7 @@ async fn what_describes_no_replication_is_not_restarted() {
     let job = row["job_id"].as_str().unwrap().replace('|', "%7C");
     let path = format!("/_scheduler/jobs/{job}/_restart");
     let refused = world.root().post(&path, &json!({})).await;
-    let reason =
-        "The document describes no replication: there is nothing to run before it is changed.";
+    let reason = "The document does not describe a replication; correct it first.";
     refused.refuses(403, "forbidden", reason);
 }
 

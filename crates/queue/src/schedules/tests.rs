@@ -315,7 +315,7 @@ async fn wrong_schedules_are_refused() {
         (
             "a",
             r#"{"type":"mail","job":{"data":1},"every_sec":5,"zone":"UTC"}"#,
-            "`zone` is for",
+            "`zone` applies only to `cron`",
         ),
         (
             "a",

@@ -129,7 +129,7 @@ impl Remote {
             let target = Side::parse(&path, url, scope)?;
             check(&path, &target)?;
             if !keys.insert(target.key()) {
-                let reason = "is the source itself, or is there twice; remove it";
+                let reason = "is the source, or is listed twice; remove it";
                 return Err(Invalid::new(path, reason));
             }
             names.targets.extend(target.name_below(&place.0));
@@ -204,7 +204,7 @@ impl Remote {
 /// Checks the id of a remote's document. The name is part of keys.
 pub(super) fn check_id(db: &str, id: &str) -> Result<(), Invalid> {
     if id.contains('/') {
-        let reason = "is the name of a remote, which has no `/`; choose another one";
+        let reason = "must not contain `/`, because it is the name of a remote";
         return Err(Invalid::new("_id", reason));
     }
     if scheduler::remote_name(db, id).len() > NAME_BYTES_MAX {

@@ -11,8 +11,7 @@ use crate::keys;
 use crate::service::{PARKED_MS, Replications};
 use crate::writeback;
 
-const NO_REPLICATION: &str =
-    "The document describes no replication: there is nothing to run before it is changed.";
+const NO_REPLICATION: &str = "The document does not describe a replication; correct it first.";
 
 impl Replications {
     /// Runs a job now and clears its errors: a running job stops after a checkpoint and starts over, a waiting job no

@@ -17,9 +17,9 @@ const USER_CTX: &str = "Only a server administrator may write a `user_ctx` of an
                         here, so leave it out.";
 const PRIVILEGED: &str =
     "Only a server administrator may set `tls`, `auth.jwt` or `auth.secret_ref` of an endpoint.";
-pub(super) const OUTLIVED: &str = "A session, a token that expires or the word of a proxy ends before this replication does: \
-                                   send name and password with the request, or give `source` and `target` as URLs with \
-                                   credentials of their own.";
+pub(super) const OUTLIVED: &str = "A session, expiring token or proxy login would end before this replication: send name and \
+                                   password with the request, or give `source` and `target` as URLs with credentials of \
+                                   their own.";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Writer {

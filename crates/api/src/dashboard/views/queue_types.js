@@ -20,7 +20,7 @@ export function queueTypes(parameters) {
   const polling = poll(POLL_MS, async (signal) => {
     const { types, next } = await request(`_jobs${query({ q, limit: PAGE_ROWS, after: pages.cursor() })}`, { signal });
     keyed(view.rows, types, ({ type }) => type, typeRow);
-    say(view, types.length ? "" : q ? "No matching types." : "No types yet. An administrator makes one with PUT /_jobs/TYPE.");
+    say(view, types.length ? "" : q ? "No matching types." : "No types yet. An administrator can create one with PUT /_jobs/TYPE.");
     put(view.total, next || pages.cursor() ? "" : count(types.length, "type"));
     pages.show(next);
   }, (error) => say(view, `Cannot list types. ${explain(error)}`));

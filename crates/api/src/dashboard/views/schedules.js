@@ -20,7 +20,7 @@ export function schedules() {
     keyed(view.rows, found.slice(0, SHOWN_MAX), ({ name }) => name, () => scheduleRow(() => polling.now()));
     view.table.hidden = found.length === 0;
     view.empty.hidden = found.length > 0;
-    put(view.empty, all.length ? "No matching schedules." : "No schedules yet. An administrator makes one with PUT /_schedules/NAME.");
+    put(view.empty, all.length ? "No matching schedules." : "No schedules yet. An administrator can create one with PUT /_schedules/NAME.");
     view.more.hidden = found.length <= SHOWN_MAX;
     put(view.more, `${count(found.length - SHOWN_MAX, "more schedule")}: search by name or type.`);
   };

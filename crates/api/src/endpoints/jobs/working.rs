@@ -150,7 +150,7 @@ pub(super) async fn finish(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
 fn claim_of(worker: &str, count: usize, wait: Seconds) -> Result<Claim, Error> {
     if !(1..=IDS_MAX).contains(&count) {
         return Err(Error::bad_request(format!(
-            "a claim is for 1 to {IDS_MAX} jobs"
+            "a claim must ask for 1 to {IDS_MAX} jobs"
         )));
     }
     Ok(Claim::new(worker, count, wait.duration())?)

@@ -218,12 +218,12 @@ fn what_is_wrong_is_named() {
         (
             "url",
             json!(["http://a/${name}", "http://b:c@a/${name}"]),
-            "`url[1]`: is the source itself, or is there twice",
+            "`url[1]`: is the source, or is listed twice",
         ),
         (
             "url",
             json!("http://u@us:5984/${name}"),
-            "`url`: is the source itself",
+            "`url`: is the source, or is listed twice",
         ),
         (
             "url",
@@ -285,7 +285,7 @@ fn names_have_no_slash_and_are_short() {
         check_id("_rules", "a/b")
             .unwrap_err()
             .reason
-            .contains("no `/`")
+            .contains("must not contain `/`")
     );
     assert!(check_id("_rules", &"x".repeat(200)).is_ok());
     assert!(
