@@ -163,7 +163,7 @@ impl Queue {
         claimed
     }
 
-    /// Ends runs that no worker has seen, in the background.
+    /// Ends runs that were never handed to a worker, in the background.
     fn end_unused(&self, runs: Vec<(Job, Finish)>) {
         if runs.is_empty() {
             return;
@@ -171,7 +171,7 @@ impl Queue {
         let queue = self.clone();
         self.start(async move {
             if let Err(error) = queue.jobs().finish_many(&runs).await {
-                tracing::warn!(jobs = runs.len(), error = %wire::chain(&error), "cannot end runs that no worker has seen");
+                tracing::warn!(jobs = runs.len(), error = %wire::chain(&error), "cannot end runs that were never handed to a worker");
             }
         });
     }

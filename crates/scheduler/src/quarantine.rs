@@ -180,8 +180,7 @@ async fn strikes_in(tx: &Transaction, job: &Job) -> Result<u32, ServiceError> {
 /// The reason shown for a job that is set aside.
 pub(crate) fn set_aside(what: &str) -> Value {
     let reason = format!(
-        "this replication was set aside because {what}; report it with the log of the node, and run it again with \
-         `davenport jobs restart`"
+        "set aside: {what}; report it with the log of the node, and run it again with `davenport jobs restart`"
     );
     json!({"error": SET_ASIDE, "reason": reason})
 }

@@ -307,7 +307,7 @@ impl Server {
         match self.yield_limits(min_run_time).await {
             Ok(yielded) => stopped += yielded,
             Err(error) => {
-                tracing::warn!(error = %wire::chain(&error), "cannot see what jobs wait for");
+                tracing::warn!(error = %wire::chain(&error), "cannot read what jobs wait for");
             }
         }
         self.churn += stopped;
@@ -355,7 +355,10 @@ impl Server {
         let all = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(STOP_MAX, all).await.is_err() {
             let left = self.tasks.len();
-            tracing::warn!(jobs = left, "jobs were left to time out");
+            tracing::warn!(
+                jobs = left,
+                "the shutdown abandoned running jobs; they run again after their timeout"
+            );
             self.tasks.shutdown().await;
         }
         self.workers.clear();

@@ -91,7 +91,7 @@ impl Replications {
                 // The hook creates a new job.
                 match self.put_document_in(tx, op, &db, &edit).await {
                     Err(error) if error.as_store_error().is_none() => {
-                        tracing::warn!(db = %db.name(), doc.id = %edit.id, %error, "cannot restart by the document");
+                        tracing::warn!(db = %db.name(), doc.id = %edit.id, %error, "cannot restart a replication by rewriting its document");
                     }
                     put => return put,
                 }

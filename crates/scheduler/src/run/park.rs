@@ -144,7 +144,7 @@ impl Work<'_> {
     /// The store failed at the end of a run: the job runs again soon.
     fn stop_end_after(&self, error: &ServiceError) -> End {
         let id = &self.accepted.job.id;
-        tracing::warn!(job.id = %id, error = %wire::chain(error), "cannot let a replication sleep");
+        tracing::warn!(job.id = %id, error = %wire::chain(error), "cannot put a replication to sleep");
         End::Reschedule {
             due_ms: self.runner.now_ms() + 1000,
         }

@@ -27,7 +27,9 @@ impl Work<'_> {
             return Ok(Outcome::Halted);
         };
         let end = if data.last_error.as_deref() == Some(quarantine::PANICKED) {
-            End::Fail(quarantine::set_aside("it panicked twice in a row"))
+            End::Fail(quarantine::set_aside(
+                "this replication panicked twice in a row",
+            ))
         } else {
             End::Crash(quarantine::panicked())
         };
@@ -53,7 +55,9 @@ impl Work<'_> {
                 None
             }
             Verdict::SetAside { strikes } => {
-                let what = format!("nodes stopped {strikes} times in a row while they started it");
+                let what = format!(
+                    "nodes stopped {strikes} times in a row while starting this replication"
+                );
                 Some(End::Fail(quarantine::set_aside(&what)))
             }
         })

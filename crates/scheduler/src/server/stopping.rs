@@ -24,7 +24,7 @@ impl Server {
         let tenants = workers.iter().map(|worker| worker.tenant.clone());
         let used = (self.runner.replications).used(tenants.collect()).await;
         let used = used.unwrap_or_else(|error| {
-            tracing::warn!(error = %wire::chain(&error), "cannot see what tenants have used");
+            tracing::warn!(error = %wire::chain(&error), "cannot read the usage of tenants");
             HashMap::new()
         });
         workers.sort_by_key(|worker| {

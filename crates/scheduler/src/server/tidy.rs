@@ -23,7 +23,7 @@ pub(super) async fn keep_history(runner: Arc<Runner>) {
         sleep(Duration::from_mins(1)).await;
         let (replications, node) = (&runner.replications, runner.node.to_string());
         if let Err(error) = replications.keep_minute(&node, &runner.copied).await {
-            tracing::warn!(error = %wire::chain(&error), "keep the history");
+            tracing::warn!(error = %wire::chain(&error), "cannot save the history");
         }
         if let Err(error) = replications.count_remotes().await {
             tracing::warn!(error = %wire::chain(&error), "cannot count the runs of remotes");

@@ -38,7 +38,7 @@ async fn a_job_that_stops_its_nodes_is_set_aside() {
     let row = world.until_state("poison", "failed").await;
     let reason = row["info"]["reason"].as_str().unwrap_or_default();
     assert!(
-        reason.starts_with("this replication was set aside because nodes stopped 2 times"),
+        reason.starts_with("set aside: nodes stopped 2 times"),
         "{row:#}"
     );
     world.peer.put("a", r#"{"_id":"late"}"#).unwrap();

@@ -63,7 +63,7 @@ impl Drop for Delivery {
         let jobs = std::mem::take(&mut self.jobs);
         if !jobs.is_empty() && self.returns.try_send(jobs).is_err() {
             // The activity monitor makes them pending again.
-            tracing::warn!("accepted jobs were left to time out");
+            tracing::warn!("abandoned claimed jobs; they run again after their timeout");
         }
     }
 }
