@@ -144,7 +144,7 @@ impl Databases {
         let find = |name: &str| {
             let found = pattern.captures(name, &mut Budget::of_document());
             found.unwrap_or_else(|error| {
-                tracing::warn!(%error, "a rule's pattern is not tested on the name of a database");
+                tracing::warn!(%error, "gave up matching a rule's pattern against a database name");
                 None
             })
         };

@@ -337,7 +337,7 @@ impl Name {
             Self::Matching(pattern) => {
                 let found = pattern.is_match(db, &mut Budget::of_document());
                 found.unwrap_or_else(|error| {
-                    tracing::warn!(%error, "a remote's pattern is not tested on the name of a database");
+                    tracing::warn!(%error, "gave up matching a remote's pattern against a database name");
                     false
                 })
             }

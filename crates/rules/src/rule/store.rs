@@ -279,11 +279,11 @@ impl Rules {
         match body.map(|body| Rule::accepted(&body)) {
             Ok(Ok(rule)) => rule,
             Ok(Err(error)) => {
-                tracing::error!(db = %name, doc, %error, "a rule does not apply: write it again");
+                tracing::error!(db = %name, doc, %error, "skipped a rule; write it again");
                 None
             }
             Err(error) => {
-                tracing::error!(db = %name, doc, %error, "a rule does not apply: its credentials cannot be read");
+                tracing::error!(db = %name, doc, %error, "skipped a rule: its credentials cannot be read");
                 None
             }
         }

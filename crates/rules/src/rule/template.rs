@@ -165,7 +165,7 @@ impl fmt::Debug for UrlTemplate {
 
 /// Values that cannot stand where the URL has them: its path would not be the one that the rule names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the values of the variables change which path the URL has, as `..` does")]
+#[error("the variables would change the path of the URL, as `..` does")]
 pub struct Unsendable;
 
 impl UrlTemplate {

@@ -194,7 +194,7 @@ impl<'a> Reactions<'a> {
                     }
                     Err(error) => {
                         let doc_id = &rule.id.doc;
-                        tracing::warn!(rule = doc_id, database, %error, "a rule does not fit a database");
+                        tracing::warn!(rule = doc_id, database, %error, "cannot build a rule's URL for a database");
                     }
                 }
             }

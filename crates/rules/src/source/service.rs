@@ -85,7 +85,7 @@ impl Followers {
             async move {
                 loop {
                     if let Err(error) = shared.add_jobs(&jobs, &ty).await {
-                        tracing::warn!(error = %wire::chain(&error), "cannot add the jobs of sources");
+                        tracing::warn!(error = %wire::chain(&error), "cannot create the jobs of sources");
                     }
                     if let Err(error) = shared.book.listeners.remove_left().await {
                         tracing::warn!(error = %wire::chain(&error), "cannot remove the jobs of deleted rules");
@@ -140,7 +140,7 @@ impl Followers {
         }
         tracing::warn!(
             source = name,
-            "a source is in no node's configuration any more, and is not followed"
+            "a source is no longer in any node's configuration; stopped following it"
         );
         let (jobs, job) = (task.jobs(), task.job());
         self.book.listeners.forget_source(name).await?;

@@ -398,7 +398,7 @@ impl<S: Sender> Run<'_, S> {
 
     fn warn_of(&self, row: &Row, error: &dyn std::error::Error) {
         let (rule, db, doc) = (&self.rule.id.doc, &self.place.db, row.id.as_str());
-        tracing::warn!(rule, db, doc, %error, "a change is left out");
+        tracing::warn!(rule, db, doc, %error, "skipped a change");
     }
 }
 
