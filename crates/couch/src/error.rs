@@ -51,7 +51,7 @@ pub enum Error {
     #[error("could not resolve {host}")]
     Unresolvable { host: String },
     /// The server keeps answering 429 (`max_backoff`): end the run, try again later.
-    #[error("{request} is held back: the server asks for less")]
+    #[error("{request} is delayed: the server is limiting requests")]
     MaxBackoff { request: Request },
     /// The egress policy forbids the address: an operator has to allow it.
     #[error("egress to {host} is not allowed: {cause}")]

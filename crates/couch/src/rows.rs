@@ -54,7 +54,7 @@ pub(crate) enum Broken {
     NotJson,
     #[error("it has no rows")]
     NoRows,
-    #[error("it ends too early")]
+    #[error("truncated")]
     Truncated,
 }
 

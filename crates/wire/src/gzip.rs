@@ -70,10 +70,7 @@ impl Gunzip {
             let step = self.packed.len().min(STEP_BYTES);
             let taken = self.decoder.write(&self.packed[..step])?;
             if taken == 0 {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "bytes after its end",
-                ));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "trailing bytes"));
             }
             self.packed = self.packed.slice(taken..);
             self.decoder.flush()?;

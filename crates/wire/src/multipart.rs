@@ -19,9 +19,9 @@ pub enum Malformed {
     HeadTooLarge,
     #[error("a part has malformed headers")]
     BadHead,
-    #[error("a boundary is not followed by a line end")]
+    #[error("no line break after a boundary")]
     BadBoundary,
-    #[error("it ends before its closing boundary")]
+    #[error("missing closing boundary")]
     Truncated,
 }
 

@@ -241,7 +241,7 @@ impl Stream {
     }
 
     fn cut_off(&self) -> Error {
-        let cause = Failure::Connection("it ends before its last part".to_owned());
+        let cause = Failure::Connection("truncated before the last part".to_owned());
         Error::Interrupted {
             request: self.reply.request.clone(),
             cause,
