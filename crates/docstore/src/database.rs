@@ -255,7 +255,9 @@ impl DocStore {
         let mut sum = 0_i64;
         for row in rows.collect().await? {
             let bytes = <[u8; 8]>::try_from(&*row.value);
-            sum += i64::from_le_bytes(bytes.map_err(|_| Error::corrupt("counter"))?);
+            sum += i64::from_le_bytes(
+                bytes.map_err(|_| Error::corrupt("a counter cannot be decoded"))?,
+            );
         }
         u64::try_from(sum).map_err(|_| Error::corrupt("a counter is below zero"))
     }

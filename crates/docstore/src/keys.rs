@@ -76,8 +76,9 @@ pub(crate) fn all_deleted() -> KeyRange {
 
 pub(crate) fn parse_deleted(key: &[u8]) -> Result<InstanceId, Error> {
     let (_, instance): (u16, Bytes<'_>) =
-        unpack(key).map_err(|_| Error::corrupt("key of a deleted database"))?;
-    let bytes = <[u8; 16]>::try_from(&*instance).map_err(|_| Error::corrupt("instance id"))?;
+        unpack(key).map_err(|_| Error::corrupt("invalid key of a deleted database"))?;
+    let bytes =
+        <[u8; 16]>::try_from(&*instance).map_err(|_| Error::corrupt("invalid instance id"))?;
     Ok(InstanceId(bytes))
 }
 
@@ -143,7 +144,7 @@ impl Keys {
     }
 
     pub(crate) fn parse_change(&self, key: &[u8]) -> Result<Seq, Error> {
-        let corrupt = || Error::corrupt("key of a change");
+        let corrupt = || Error::corrupt("invalid key of a change");
         let rest = key.strip_prefix(&*self.prefix).ok_or_else(corrupt)?;
         let (_, incarnation, stamp): (u16, u32, Versionstamp) =
             unpack(rest).map_err(|_| corrupt())?;
@@ -210,14 +211,14 @@ pub(crate) fn bound(table: &[u8], id: &str) -> Vec<u8> {
 }
 
 pub(crate) fn parse_id(table: &[u8], key: &[u8]) -> Result<String, Error> {
-    let corrupt = || Error::corrupt("key of an id");
+    let corrupt = || Error::corrupt("invalid key of an id");
     let rest = key.strip_prefix(table).ok_or_else(corrupt)?;
     let (id,): (String,) = unpack(rest).map_err(|_| corrupt())?;
     Ok(id)
 }
 
 pub(crate) fn parse_chunk(table: &[u8], key: &[u8]) -> Result<String, Error> {
-    let corrupt = || Error::corrupt("key of a chunk");
+    let corrupt = || Error::corrupt("invalid key of a chunk");
     let rest = key.strip_prefix(table).ok_or_else(corrupt)?;
     let (id, _): (String, usize) = unpack(rest).map_err(|_| corrupt())?;
     Ok(id)

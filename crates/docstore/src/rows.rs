@@ -23,7 +23,7 @@ impl DbRow {
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(value, "database")?;
+        let mut reader = Reader::new(value, "invalid row of a database")?;
         Ok(Self {
             instance: InstanceId(reader.array()?),
             revs_limit: reader.u32()?,
@@ -69,7 +69,7 @@ impl Winner {
 
     /// The winner and the bytes after it.
     pub(crate) fn decode(value: &[u8]) -> Result<(Self, &[u8])> {
-        let mut reader = Reader::new(value, "winner")?;
+        let mut reader = Reader::new(value, "invalid winner of a document")?;
         let flags = reader.u8()?;
         let part = reader.u64()?;
         let generation = reader.u64()?;
@@ -99,7 +99,7 @@ impl Winner {
 
     pub(crate) fn decode_change(value: &[u8]) -> Result<(Self, String)> {
         let (winner, id) = Self::decode(value)?;
-        let id = std::str::from_utf8(id).map_err(|_| Error::corrupt("id of a change"))?;
+        let id = std::str::from_utf8(id).map_err(|_| Error::corrupt("invalid id of a change"))?;
         Ok((winner, id.to_owned()))
     }
 }
@@ -155,7 +155,7 @@ impl RecordRow {
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(value, "record")?;
+        let mut reader = Reader::new(value, "invalid record of a document")?;
         let mark = Mark {
             incarnation: reader.u32()?,
             read_version: reader.u64()?,
@@ -196,7 +196,7 @@ fn put_leaf(leaf: &Leaf, out: &mut Vec<u8>) {
 fn take_leaf(bytes: &mut &[u8]) -> Result<Leaf> {
     let mut reader = Reader {
         rest: bytes,
-        what: "leaf",
+        what: "invalid leaf of a document",
     };
     let mut leaf = Leaf {
         part: reader.u64()?,
@@ -226,7 +226,7 @@ pub(crate) fn encode_local(number: u64, body: &str) -> Vec<u8> {
 }
 
 pub(crate) fn decode_local(value: &[u8]) -> Result<(u64, String)> {
-    let mut reader = Reader::new(value, "local document")?;
+    let mut reader = Reader::new(value, "invalid local document")?;
     let number = reader.u64()?;
     let body = std::str::from_utf8(reader.rest).map_err(|_| reader.corrupt())?;
     Ok((number, body.to_owned()))
@@ -239,7 +239,7 @@ pub(crate) fn encode_text(text: &str) -> Vec<u8> {
 }
 
 pub(crate) fn decode_text(value: &[u8]) -> Result<String> {
-    let reader = Reader::new(value, "text")?;
+    let reader = Reader::new(value, "invalid text")?;
     let text = std::str::from_utf8(reader.rest).map_err(|_| reader.corrupt())?;
     Ok(text.to_owned())
 }

@@ -26,7 +26,7 @@ impl Seq {
     };
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self> {
-        let corrupt = || Error::corrupt("sequence");
+        let corrupt = || Error::corrupt("invalid sequence");
         let rest = value.strip_prefix(&[FORMAT]).ok_or_else(corrupt)?;
         let (incarnation, stamp) = rest.split_first_chunk().ok_or_else(corrupt)?;
         Ok(Self {

@@ -88,16 +88,19 @@ impl<'a> Draft<'a> {
                 addition => addition?,
             },
         };
-        let rev = (addition.revisions.rev()).ok_or_else(|| Error::corrupt("a revision"))?;
+        let rev =
+            (addition.revisions.rev()).ok_or_else(|| Error::corrupt("a new revision has no id"))?;
         let (next, new_parts) = self.add(addition, edit, row.revs_limit);
         if hook.watches(db, self.id) {
             let before = match self.record.tree.winner() {
                 Some(node) => Some(self.read(tx, db, node, &BTreeMap::new()).await?),
                 None => None,
             };
-            let written = (next.tree.get(&rev)).ok_or_else(|| Error::corrupt("a new revision"))?;
+            let written = (next.tree.get(&rev))
+                .ok_or_else(|| Error::corrupt("a new revision is missing from its tree"))?;
             let written = self.read(tx, db, written, &new_parts).await?;
-            let winner = (next.tree.winner()).ok_or_else(|| Error::corrupt("a tree"))?;
+            let winner = (next.tree.winner())
+                .ok_or_else(|| Error::corrupt("a revision tree has no leaves"))?;
             let after = self.read(tx, db, winner, &new_parts).await?;
             let change = Change {
                 db,
@@ -199,7 +202,8 @@ impl<'a> Draft<'a> {
     ) -> Result<Document> {
         let leaf = leaf(node)?;
         let body = match (new_parts.get(&leaf.part)).or_else(|| self.new_parts.get(&leaf.part)) {
-            Some(body) => String::from_utf8(body.to_vec()).map_err(|_| Error::corrupt("body"))?,
+            Some(body) => String::from_utf8(body.to_vec())
+                .map_err(|_| Error::corrupt("a body is not text"))?,
             None => record::body(tx, db, self.id, leaf.part).await?,
         };
         Ok(record::document(
@@ -235,7 +239,7 @@ impl<'a> Draft<'a> {
         let winner = self
             .record
             .winner()?
-            .ok_or_else(|| Error::corrupt("a tree"))?;
+            .ok_or_else(|| Error::corrupt("a revision tree has no leaves"))?;
         let value = RecordRow {
             mark,
             next_part: self.record.next_part,

@@ -305,7 +305,7 @@ impl Header {
             4 => Place::Dead { at_ms: from.int()? },
             5 => {
                 let which = *(Which::ALL.get(usize::from(from.byte()?)))
-                    .ok_or_else(|| Error::corrupt("a job behind an impossible limit"))?;
+                    .ok_or_else(|| Error::corrupt("invalid limit of a job"))?;
                 let (incarnation, version) = (from.uint()?, from.uint()?);
                 let order = Order {
                     incarnation,
@@ -359,6 +359,6 @@ impl Header {
 
 impl Lane {
     fn read(from: &mut Reader) -> Result<Self> {
-        Self::from_number(from.uint()?).ok_or_else(|| Error::corrupt("a job in an impossible lane"))
+        Self::from_number(from.uint()?).ok_or_else(|| Error::corrupt("invalid lane of a job"))
     }
 }

@@ -55,7 +55,7 @@ impl Interrupt {
         let lock = note.as_bytes().first_chunk();
         (lock.zip(interrupt))
             .map(|(lock, interrupt)| (JobLock::from_bytes(*lock), interrupt))
-            .ok_or_else(|| Error::corrupt("a note to a holder cannot be decoded"))
+            .ok_or_else(|| Error::corrupt("a message to a holder cannot be decoded"))
     }
 }
 

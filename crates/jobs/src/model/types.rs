@@ -110,7 +110,7 @@ impl TypeConfig {
         if !from.is_empty() {
             let number = usize::from(from.byte()?);
             config.sharing = *(Sharing::ALL.get(number))
-                .ok_or_else(|| Error::corrupt("a job type that shares in an unknown way"))?;
+                .ok_or_else(|| Error::corrupt("unknown sharing mode of a job type"))?;
         }
         from.end()?;
         Ok(config)

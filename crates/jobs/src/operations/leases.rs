@@ -77,7 +77,8 @@ impl Leases {
                 for row in rows.collect().await? {
                     let partition = Keys::number(&range, &row.key)
                         .and_then(|n| {
-                            u16::try_from(n).map_err(|_| Error::corrupt("a lease on no partition"))
+                            u16::try_from(n)
+                                .map_err(|_| Error::corrupt("invalid partition of a lease"))
                         })
                         .and_then(|partition| parse(&row.value).map(|_| partition))
                         .inspect_err(|error| telemetry::undecodable(ty, &row.key, error));

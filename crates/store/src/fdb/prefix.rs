@@ -47,7 +47,7 @@ impl Prefix {
     pub(super) fn strip<'a>(&self, key: &'a [u8]) -> Result<&'a [u8]> {
         key.strip_prefix(&*self.0).ok_or_else(|| {
             Error::corrupt(format!(
-                "a read returned key {key:02x?} from outside of the store"
+                "a read returned key {key:02x?} outside the store's prefix"
             ))
         })
     }

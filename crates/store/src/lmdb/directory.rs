@@ -160,7 +160,7 @@ impl LockFile {
                 }
                 Ok(None) => {
                     return Err(Error::open(format!(
-                        "another process has held {} for {time_limit:?}; is one of them stopped?",
+                        "another process has held {} for {time_limit:?}; check for a stopped process",
                         self.name
                     )));
                 }

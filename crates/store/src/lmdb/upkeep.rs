@@ -73,8 +73,8 @@ impl Upkeep {
         }
         if backlog >= BACKLOG_MAX * checkpoint {
             return Err(Error::unavailable(format!(
-                "{backlog} bytes of log in {} are not in the tree yet; is one of the store's processes \
-                 stopped?",
+                "{backlog} bytes of log in {} are not in the tree yet; check for a stopped process of \
+                 this store",
                 engine.directory.path().display()
             )));
         }

@@ -48,7 +48,7 @@ impl Blob {
 
     pub(super) fn decode(from: &mut Reader) -> Result<Self> {
         let tag: u64 = from.uint()?;
-        let corrupt = |_| Error::corrupt("data of a job in an impossible slot");
+        let corrupt = |_| Error::corrupt("invalid slot of a job's data");
         let slot = u32::try_from(tag & u64::from(u32::MAX)).map_err(corrupt)?;
         let label = NonZeroU8::new(u8::try_from(tag >> LABEL_SHIFT).map_err(corrupt)?);
         if slot == 0 {
