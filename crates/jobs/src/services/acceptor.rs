@@ -368,10 +368,6 @@ impl Acceptor {
                     });
                 }
                 let claimed = self.jobs.accept_in(&tx, claim).await?;
-                if is_due_soon && claim.is_filled_by(&claimed) {
-                    // No worker may be left for the scheduled job, and others may not poll in time.
-                    self.jobs.wake(&tx, &self.ty, 1, op).await?;
-                }
                 let sleeps = matches!(sleep, Sleep::Watch(_)) && claimed.is_idle();
                 let looks = sleeps || claimed.jobs.iter().any(|accepted| accepted.due_ms > 0);
                 let asleep = if looks && self.divides() {
@@ -398,6 +394,11 @@ impl Acceptor {
                             });
                         }
                     }
+                }
+                // Its own row has been cleared, so this wakes another.
+                if is_due_soon && claim.is_filled_by(&claimed) {
+                    // No worker may be left for the scheduled job, and others may not poll in time.
+                    self.jobs.wake(&tx, &self.ty, 1, op).await?;
                 }
                 Ok(Turn {
                     claimed,
