@@ -97,7 +97,7 @@ pub struct Acceptor {
     lingered: usize,
     /// Polls since it went to sleep.
     polls: usize,
-    /// When the next scheduled job is due, as of the last sleep, if perhaps nobody else knows.
+    /// When the next scheduled job is due, as of the last sleep; `None` once other acceptors will find it in time.
     next_due_ms: Option<i64>,
     others: Others,
 }

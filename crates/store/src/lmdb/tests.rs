@@ -3,7 +3,7 @@
 mod disk;
 mod fuzz;
 mod layers;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod memory;
 mod power;
 

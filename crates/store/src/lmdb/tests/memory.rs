@@ -1,6 +1,6 @@
 //! Checkpoints that change more pages than LMDB keeps in memory.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use bytes::Bytes;
 use rand::SeedableRng;
@@ -45,14 +45,17 @@ fn memory_kb() -> u64 {
 #[test]
 fn a_large_checkpoint_leaves_little_memory() {
     if std::env::var_os(ALONE).is_none() {
-        let name = std::thread::current().name().unwrap().to_owned();
-        let status = Command::new(std::env::current_exe().unwrap())
+        let (_, module) = module_path!().split_once("::").unwrap();
+        let name = format!("{module}::a_large_checkpoint_leaves_little_memory");
+        let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", &name, "--nocapture"])
             .env(ALONE, "1")
-            .stdout(Stdio::null())
-            .status()
+            .output()
             .unwrap();
-        assert!(status.success());
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{stderr}");
+        let stdout = String::from_utf8_lossy(&child.stdout);
+        assert!(stdout.contains("1 passed"), "no test is named {name}");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
