@@ -138,6 +138,48 @@ async fn progress_that_is_refused_costs_no_heartbeat() {
     }
 }
 
+/// One of them must not cost a worker its other jobs.
+#[tokio::test]
+async fn malformed_locks_are_halted() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    for id in ["a", "b", "c"] {
+        let job = json!({"id": id, "data": 1});
+        root.post("/_jobs/mail", &job).await.gives(201);
+    }
+    let jobs = claim(&root, 2, 0).await;
+    let lock = jobs[0]["lock"].as_str().unwrap();
+    let row = |id: &Value, lock: &str| json!({"id": id, "lock": lock});
+    let mut rows = vec![
+        row(&jobs[0]["id"], lock),
+        row(&json!("x".repeat(1_000)), lock),
+    ];
+    rows.extend(["", "x", "\u{e4}", &lock[1..]].map(|lock| row(&jobs[0]["id"], lock)));
+    rows[2]["progress"] = json!(5);
+    rows.push(json!({"id": jobs[1]["id"], "lock": jobs[1]["lock"]}));
+    let statuses = |answer: &Value, member: &str| {
+        let rows = answer[member].as_array().unwrap().iter();
+        rows.map(|row| row["status"].clone()).collect::<Vec<_>>()
+    };
+    let beat = json!({"jobs": rows});
+    let beaten = root.post("/_jobs/mail/_beat", &beat).await.gives(200);
+    let expected = ["held", "halt", "halt", "halt", "halt", "halt", "held"];
+    assert_eq!(statuses(&beaten, "jobs"), expected);
+    assert_eq!(beaten["jobs"][1]["deadline"], Value::Null);
+    rows[2].as_object_mut().unwrap().remove("progress");
+    for row in &mut rows {
+        row["outcome"] = json!("done");
+    }
+    let (last, bad) = rows.split_last().unwrap();
+    let end = json!({"jobs": &bad[1..], "claim": 1, "worker": "w2"});
+    let ended = root.post("/_jobs/mail/_finish", &end).await.gives(200);
+    assert_eq!(statuses(&ended, "results"), ["halt"; 5]);
+    assert_eq!(ended["jobs"].as_array().unwrap().len(), 1);
+    let end = json!({"jobs": [&bad[0], &bad[1], &bad[2], last]});
+    let ended = root.post("/_jobs/mail/_finish", &end).await.gives(200);
+    assert_eq!(statuses(&ended, "results"), ["ok", "halt", "halt", "ok"]);
+}
+
 #[tokio::test]
 async fn a_plus_in_the_id_of_a_job_is_a_plus() {
     let fixture = fixture().await;

@@ -322,9 +322,14 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "at most 60",
     ),
     (
+        "/_jobs/mail/_beat",
+        r#"{"jobs":[{"lock":"x"}]}"#,
+        "missing field `id`",
+    ),
+    (
         "/_jobs/mail/_finish",
-        r#"{"jobs":[{"id":"a","lock":"x","outcome":"done"}]}"#,
-        "`lock` must be",
+        r#"{"jobs":[{"id":"a","lock":5,"outcome":"done"}]}"#,
+        "expected a string",
     ),
     (
         "/_jobs/mail/_finish",

@@ -46,10 +46,10 @@ pub struct Beaten {
 impl Queue {
     /// Sends heartbeats. Each has its own answer.
     pub async fn beat(&self, ty: &Type, beats: &[Beat]) -> Result<Vec<Beaten>> {
-        let mut jobs = Vec::with_capacity(beats.len());
-        for beat in beats {
-            jobs.push(lock::decode(&ty.ty, &beat.id, &beat.lock)?.0);
-        }
+        let jobs = beats
+            .iter()
+            .map(|beat| lock::decode(&ty.ty, &beat.id, &beat.lock).map(|(job, _)| job));
+        let jobs: Vec<Option<Job>> = jobs.collect();
         let (mut plain, mut others) = (Vec::new(), Vec::new());
         let mut refused: Vec<Option<Error>> = vec![None; beats.len()];
         for (nth, beat) in beats.iter().enumerate() {
@@ -61,9 +61,9 @@ impl Queue {
         }
         let mut answers = vec![None; beats.len()];
         self.keep(&jobs, &plain, &mut answers).await?;
-        let progressing = others.into_iter().map(|(nth, progress)| {
-            let job = &jobs[nth];
-            async move { (nth, self.progress(ty, job, progress).await) }.boxed()
+        let progressing = others.into_iter().filter_map(|(nth, progress)| {
+            let job = jobs[nth].as_ref()?;
+            Some(async move { (nth, self.progress(ty, job, progress).await) }.boxed())
         });
         let progressing: Vec<_> = progressing.collect();
         let mut progressing = stream::iter(progressing).buffer_unordered(AT_ONCE);
@@ -87,16 +87,24 @@ impl Queue {
                 Some(held) if held.again => BeatStatus::Again,
                 Some(_) => BeatStatus::Held,
             },
-            deadline_ms: held.map(|_| now_ms.saturating_add(millis(job.timeout()))),
+            deadline_ms: (held.zip(job.as_ref()))
+                .map(|(_, job)| now_ms.saturating_add(millis(job.timeout()))),
             refused,
         });
         Ok(answers.collect())
     }
 
     /// Heartbeats of some of these jobs, without progress.
-    async fn keep(&self, jobs: &[Job], which: &[usize], to: &mut [Option<Held>]) -> Result<()> {
+    async fn keep(
+        &self,
+        jobs: &[Option<Job>],
+        which: &[usize],
+        to: &mut [Option<Held>],
+    ) -> Result<()> {
         for part in which.chunks(BEATS) {
-            let part: Vec<_> = part.iter().map(|nth| (*nth, &jobs[*nth])).collect();
+            let part = part.iter();
+            let part = part.filter_map(|nth| Some((*nth, jobs[*nth].as_ref()?)));
+            let part: Vec<_> = part.collect();
             for (nth, held) in self.keep_some(&part).await? {
                 to[nth] = held;
             }

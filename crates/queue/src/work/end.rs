@@ -62,10 +62,13 @@ impl Queue {
         claim: Option<&Claim>,
     ) -> Result<(Vec<EndedStatus>, Claimed)> {
         let ended = decode(ty, ended)?;
-        let jobs: Vec<Job> = ended.iter().map(|(job, ..)| job.clone()).collect();
+        let jobs = ended
+            .iter()
+            .map(|ended| ended.as_ref().map(|(job, ..)| job.clone()));
+        let jobs: Vec<Option<Job>> = jobs.collect();
         let mut held = Vec::with_capacity(jobs.len());
         let mut claimed = self.claimed(ty, Vec::new());
-        let ends = ended.into_iter().map(|(job, has_more, end)| {
+        let ends = ended.into_iter().flatten().map(|(job, has_more, end)| {
             let ending = async move {
                 let finish = self.end(ty, &job, has_more, end).await?;
                 Ok::<_, Error>((job, finish))
@@ -94,12 +97,19 @@ impl Queue {
                 break;
             }
         }
-        let statuses = held.into_iter().zip(&jobs).map(|(held, job)| async move {
-            match unless_halted(held)? {
-                Some(held) if held.repeated => Ok(EndedStatus::Repeated),
-                Some(_) => Ok(EndedStatus::Ok),
-                None if self.jobs().has_ended(job).await? => Ok(EndedStatus::Repeated),
-                None => Ok::<_, Error>(EndedStatus::Halt),
+        let mut held = held.into_iter();
+        let statuses = jobs.iter().map(|job| {
+            let held = job.as_ref().and_then(|job| Some((job, held.next()?)));
+            async move {
+                let Some((job, held)) = held else {
+                    return Ok(EndedStatus::Halt);
+                };
+                match unless_halted(held)? {
+                    Some(held) if held.repeated => Ok(EndedStatus::Repeated),
+                    Some(_) => Ok(EndedStatus::Ok),
+                    None if self.jobs().has_ended(job).await? => Ok(EndedStatus::Repeated),
+                    None => Ok::<_, Error>(EndedStatus::Halt),
+                }
             }
         });
         Ok((try_join_all(statuses).await?, claimed))
@@ -206,13 +216,13 @@ impl Queue {
     }
 }
 
-/// The jobs, and whether they have more than data.
-fn decode(ty: &Type, ended: Vec<Ended>) -> Result<Vec<(Job, bool, Ended)>> {
+/// The jobs, and whether they have more than data; `None` for those that are not held.
+fn decode(ty: &Type, ended: Vec<Ended>) -> Result<Vec<Option<(Job, bool, Ended)>>> {
     let decoded = ended.into_iter().map(|end| {
         check_json(ty, "result", end.result.as_ref())?;
         check_json(ty, "error", end.error.as_ref())?;
-        let (job, has_more) = lock::decode(&ty.ty, &end.id, &end.lock)?;
-        Ok((job, has_more, end))
+        let job = lock::decode(&ty.ty, &end.id, &end.lock);
+        Ok(job.map(|(job, has_more)| (job, has_more, end)))
     });
     decoded.collect()
 }
