@@ -1,7 +1,8 @@
 //! Ids: of messages, by which receivers recognise repetitions, and of their jobs.
 //!
 //! A message is what a rule says about one change, so its id is a hash of these. Its job has the same id, unless the call
-//! is debounced: then equal calls share a job, and its message is that of the last of them.
+//! is debounced: then equal calls share a job, and its message is that of the last of them. Debounced calls that are too
+//! large to be stored share one per document.
 //!
 //! The revision of a rule is not part of either: an edited rule's calls replace those that wait, and a receiver that has
 //! had a message does not get it as a new one.
@@ -54,8 +55,11 @@ pub(super) fn job(call: &Call) -> jobs::Result<JobId> {
         .map(|target| target.with_query(call.query.as_deref()));
     let url = url.as_ref().map_or(&*call.url, Url::as_str);
     let parts = [&call.rules, &call.rule, &call.method, url, body];
-    let id = format!("last_{}", hash(parts.into_iter().map(str::as_bytes)));
-    JobId::new(id)
+    // One that was too large has lost query and body, and would be equal to all others of its rule.
+    let document = [&*call.source, &call.db, &call.doc_id];
+    let document = document.into_iter().filter(|_| call.left_out > 0);
+    let parts = parts.into_iter().chain(document).map(str::as_bytes);
+    JobId::new(format!("last_{}", hash(parts)))
 }
 
 fn hash<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {

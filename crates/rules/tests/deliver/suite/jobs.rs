@@ -74,6 +74,44 @@ pub(crate) async fn equal_debounced_calls_are_two(fixture: Fixture) {
     assert_ne!(seen[0].header("webhook-id"), seen[1].header("webhook-id"));
 }
 
+/// A debounced call that was too large to be stored has lost what distinguished it from others.
+pub(crate) async fn documents_with_too_large_calls_have_dead_letters(fixture: Fixture) {
+    let endpoint = Endpoint::with_status(200).await;
+    let nth = |nth| Call {
+        debounce: true,
+        body: None,
+        left_out: 9_000_000,
+        ..call(&endpoint.url("/"), nth)
+    };
+    let of = |source: &str, db: &str| Call {
+        source: source.into(),
+        db: db.into(),
+        ..nth(1)
+    };
+    let later = Call {
+        rev: "2-b".into(),
+        ..nth(1)
+    };
+    let calls = [nth(1), nth(2), of("other", "shop/eu"), of("upstream", "b")];
+    fixture.enqueue(&calls).await;
+    fixture.enqueue(&[later]).await;
+    let _node = fixture.node();
+    let dead = (fixture)
+        .settled(|all| all.len() == 4 && all.iter().all(|shown| shown.state == State::Dead))
+        .await;
+    let mut dead: Vec<_> = (dead.iter())
+        .map(|shown| [&*shown.source, &shown.db, &shown.doc_id, &shown.rev])
+        .collect();
+    dead.sort_unstable();
+    let expected = [
+        ["other", "shop/eu", "doc 1", "1-a"],
+        ["upstream", "b", "doc 1", "1-a"],
+        ["upstream", "shop/eu", "doc 1", "2-b"],
+        ["upstream", "shop/eu", "doc 2", "1-a"],
+    ];
+    assert_eq!(dead, expected);
+}
+
 pub(crate) async fn a_back_off_is_not_cut_short(fixture: Fixture) {
     let endpoint = Endpoint::with_status(404).await;
     let nth = |nth| Call {
