@@ -57,6 +57,7 @@ story("rules are paused and triggered, and dead calls are made again", () => bro
   await shows(page, `${row("hook")} th`, "hook");
   await shows(page, row("hook"), /POST http:\/\/127\.0\.0\.1:\d+\/\$\{change\.id\}/);
   await shows(page, `${row("copy")} .badge`, /running|idle|pending/);
+  await shows(page, ".deliveries tbody tr", /^hook\s+_rules\s+orders\/\S+\s+demo · 1-[0-9a-f]{10}\s+POST/);
   await shows(page, ".deliveries tbody tr", /dead\s+1\s+410 in/);
   await shows(page, `${row("wait")} .badge`, "failing");
   await shows(page, `${row("wait")} .why`, /orders: 503 in \d+ ms/);

@@ -133,7 +133,8 @@ function ruleRow(again) {
 }
 
 function callRow(again) {
-  const rule = el("span"), change = el("span", { class: "dim small where" }), target = el("span", { class: "end" });
+  const rule = el("span"), where = el("span", { class: "dim small where" }), target = el("span", { class: "end" });
+  const change = el("span"), version = el("span", { class: "dim small where" });
   const state = el("span"), tries = el("td", { class: "num", "data-label": "Attempts" });
   const last = cell("Last response"), next = cell("Next attempt");
   const replay = el("button", { type: "button" }, "Replay");
@@ -144,12 +145,16 @@ function callRow(again) {
     await again();
   }));
   return {
-    node: el("tr", {}, el("th", { scope: "row" }, rule, change), cell("Call", target), cell("State", state), tries, last, next,
-      el("td", {}, replay)),
+    node: el("tr", {}, el("th", { scope: "row" }, rule, where), el("td", { class: "change", "data-label": "Change" }, change, version), cell("Call", target),
+      cell("State", state), tries, last, next, el("td", {}, replay)),
     update(item) {
       shown = item;
       put(rule, item.rule);
+      put(where, item.rule_database ?? "");
       put(change, [item.db, item.doc_id].filter(Boolean).join("/"));
+      const id = item.rev || item.seq;
+      put(version, [item.source, id.slice(0, 12)].filter(Boolean).join(" · "));
+      version.title = id;
       put(target, `${item.method} ${item.url}`);
       badgeOf(state, item.state);
       put(tries, number(item.attempts));
