@@ -108,9 +108,14 @@ impl Suspect {
         let before = progress.borrow().last_checkpoint;
         let runs = |now: &Progress| now.phase == Phase::CaughtUp || now.last_checkpoint != before;
         drop(timeout(START_MAX, progress.wait_for(runs)).await);
-        let job = &self.job;
+        replications.acquit(&self.job).await;
+    }
+}
+
+impl Replications {
+    /// Clears the suspicion of a run, unless another node has started the job since.
+    pub(crate) async fn acquit(&self, job: &Job) {
         let clear = |tx: Transaction| async move {
-            // Another node may have started it since.
             if mark_in(&tx, job)
                 .await?
                 .is_some_and(|mark| mark.attempt == job.attempt)
@@ -119,16 +124,12 @@ impl Suspect {
             }
             Ok::<_, ServiceError>(())
         };
-        if let Err(error) = (replications.0.jobs.store())
-            .transact("clear_suspect", clear)
-            .await
-        {
+        let cleared = self.0.jobs.store().transact("clear_suspect", clear);
+        if let Err(error) = cleared.await {
             tracing::debug!(job.id = %job.id, error = %wire::chain(&error), "cannot clear a suspect");
         }
     }
-}
 
-impl Replications {
     async fn mark(&self, job: &Job, strikes: u32) -> Result<(), ServiceError> {
         let mark = Mark {
             attempt: job.attempt,

@@ -25,6 +25,7 @@ use futures::FutureExt as _;
 use jiff::Timestamp;
 use jobs::{Accepted, Holder};
 use serde_json::Value;
+use store::AsStoreError as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -150,6 +151,10 @@ impl Runner {
             Err(error) => {
                 let id = &accepted.job.id;
                 tracing::warn!(job.id = %id, error = %wire::chain(&error), "a run was lost");
+                if accepted.stalls > 0 && error.as_store_error().is_some() {
+                    // The store's fault, not the job's.
+                    self.replications.acquit(&accepted.job).await;
+                }
                 Outcome::Halted
             }
         }
@@ -302,10 +307,17 @@ impl Work<'_> {
     fn replication(&self, data: &JobData) -> Result<Result<Replication, End>, ServiceError> {
         let replications = &self.runner.replications;
         let job = &self.accepted.job.id;
-        let wanted = data.replication(&replications.0.sealer, job, &replications.defaults())?;
+        let wanted = data.replication(&replications.0.sealer, job, &replications.defaults());
         let mut replication = match wanted {
-            Ok(replication) => replication,
-            Err(invalid) => return Ok(Err(End::Fail(text_info(&invalid.to_string())))),
+            Ok(Ok(replication)) => replication,
+            Ok(Err(invalid)) => return Ok(Err(End::Fail(text_info(&invalid.to_string())))),
+            // This node may lack a key that others have.
+            Err(error @ ServiceError::Unreadable(_)) => {
+                let reason = wire::chain(&error).to_string();
+                let info = serde_json::json!({"error": "unreadable", "reason": reason});
+                return Ok(Err(End::Crash(info)));
+            }
+            Err(error) => return Err(error),
         };
         for endpoint in [&mut replication.source, &mut replication.target] {
             match self.resolve(endpoint) {

@@ -281,6 +281,27 @@ impl World {
         }
     }
 
+    /// Changes each sealed text in the store.
+    pub(crate) async fn damage_sealed(&self) {
+        const SEALED: &[u8] = b"v1.k.";
+        let damaged = (self.store)
+            .transact("damage", |tx| async move {
+                let rows = tx.get_range(store::KeyRange::all(), store::RangeOptions::default());
+                for row in rows.collect().await? {
+                    let mut value = row.value.to_vec();
+                    let sealed = value.windows(SEALED.len()).position(|part| part == SEALED);
+                    if let Some(at) = sealed {
+                        let first = &mut value[at + SEALED.len()];
+                        *first = if *first == b'A' { b'B' } else { b'A' };
+                        tx.set(&row.key, &value);
+                    }
+                }
+                Ok::<_, store::Error>(())
+            })
+            .await;
+        damaged.unwrap();
+    }
+
     /// Everything in the store, as text.
     pub(crate) async fn dump(&self) -> String {
         let rows = (self.store)

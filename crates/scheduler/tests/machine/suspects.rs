@@ -44,3 +44,20 @@ async fn a_job_that_stops_its_nodes_is_set_aside() {
     world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
     world.until_copied("late").await;
 }
+
+/// If the run was given up instead, its node would look as if it had stopped, and the job would be set aside in the end.
+#[tokio::test]
+async fn a_run_crashes_whose_credentials_cannot_be_opened() {
+    let world = World::new().await;
+    let url = world.peer.database_url("b");
+    let target = url.replace("://", "://joe:secret@");
+    world.put("sealed", &json!({"target": target})).await;
+    world.damage_sealed().await;
+    let _node = world.node("n1").await;
+    let row = world.until_state("sealed", "crashing").await;
+    assert_eq!(row["info"]["error"], "unreadable", "{row:#}");
+    assert_eq!(
+        row["info"]["reason"],
+        "cannot open sealed credentials: a sealed text was changed"
+    );
+}
