@@ -7,7 +7,7 @@
 //! - an option: 0, or 1 and the value; a list: its length, then its items;
 //! - locks and operation ids: 16 and 8 raw bytes.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 use crate::{Error, Result};
 
@@ -95,7 +95,10 @@ impl Reader {
     }
 
     pub(crate) fn byte(&mut self) -> Result<u8> {
-        Ok(self.take(1)?[0])
+        let byte = *self.rest.first().ok_or_else(|| self.broken())?;
+        // Most fields are single bytes, for which a part of the value with a count of its users is too much.
+        self.rest.advance(1);
+        Ok(byte)
     }
 
     pub(crate) fn uint<T: TryFrom<u64>>(&mut self) -> Result<T> {
@@ -127,8 +130,9 @@ impl Reader {
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let bytes = self.take(N)?;
-        (*bytes).try_into().map_err(|_| self.broken())
+        let bytes = *(self.rest.first_chunk()).ok_or_else(|| self.broken())?;
+        self.rest.advance(N);
+        Ok(bytes)
     }
 
     pub(crate) fn bytes(&mut self) -> Result<Bytes> {

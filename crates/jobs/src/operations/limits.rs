@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use store::{KeyRange, RangeOptions, Transaction};
+use store::{RangeOptions, Transaction};
 
 use crate::model::keys::Keys;
 use crate::model::limits::{LIMIT_SLOTS_MAX, LimitName, Rule, Rules, Slot, is_of};
@@ -260,13 +260,7 @@ impl Jobs {
         Ok(limits)
     }
 
-    /// The settings of a type's limits. A transaction that relies on them conflicts with changing them.
-    pub(crate) async fn limit_rules(&self, tx: &Transaction, ty: &JobType) -> Result<Arc<Rules>> {
-        let version = tx.get(&self.keys().limits_version(ty)).await?;
-        self.rules_of(tx, ty, version).await
-    }
-
-    /// [`Self::limit_rules`] for a transaction that does not rely on them yet, of a type whose limits this process has used.
+    /// [`Self::limit_rules`] for a transaction that may need them, of a type whose limits this process has used.
     pub(crate) async fn expected_rules(
         &self,
         tx: &Transaction,
@@ -275,23 +269,12 @@ impl Jobs {
         if !self.known_limits().are_used(ty) {
             return Ok(None);
         }
-        let key = self.keys().limits_version(ty);
-        let version = tx.snapshot().get(&key).await?;
-        self.rules_of(tx, ty, version).await.map(Some)
+        self.limit_rules(tx, ty).await.map(Some)
     }
 
-    /// From now on, a transaction relies on [`Self::expected_rules`].
-    fn rely_on_rules(&self, tx: &Transaction, ty: &JobType) {
-        let key = self.keys().limits_version(ty);
-        tx.add_read_conflict_range(KeyRange::key(&key));
-    }
-
-    async fn rules_of(
-        &self,
-        tx: &Transaction,
-        ty: &JobType,
-        version: Option<Bytes>,
-    ) -> Result<Arc<Rules>> {
+    /// The settings of a type's limits. A transaction that relies on them conflicts with changing them.
+    pub(crate) async fn limit_rules(&self, tx: &Transaction, ty: &JobType) -> Result<Arc<Rules>> {
+        let version = tx.get(&self.keys().limits_version(ty)).await?;
         if let Some(known) = self.known_limits().get(ty, version.as_ref()) {
             return Ok(known);
         }

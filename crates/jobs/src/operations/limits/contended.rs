@@ -67,6 +67,12 @@ impl Contended {
         self.waited.get(&named).copied().unwrap_or_default()
     }
 
+    /// Whether nothing more needs to be read about a limit.
+    fn knows(&self, ty: &JobType, limit: &Bytes) -> bool {
+        let waited = || self.waited.contains_key(&(ty.clone(), limit.clone()));
+        self.rules.contains_key(ty) && (self.quiet.contains(ty) || waited())
+    }
+
     /// Whether a slot is free once its row is gone, and no job waits for it.
     fn ends_there(&self, Freed { ty, slot, .. }: &Freed) -> bool {
         let rule = self.rules.get(ty).map(|rules| rules.of(&slot.0));
@@ -145,6 +151,18 @@ impl Jobs {
         waits: &BTreeSet<Named>,
         freed: Vec<(&JobType, &Bytes)>,
     ) -> Result<()> {
+        if waits.is_empty() && freed.iter().all(|(ty, limit)| known.knows(ty, limit)) {
+            return Ok(());
+        }
+        if let ([(ty, limit)], true) = (&*freed, waits.is_empty()) {
+            // One run with one limit.
+            let waited = self.may_be_waited_for(tx, ty, limit);
+            let (rules, waited) = try_join(self.limit_rules(tx, ty), waited).await?;
+            known.rules.insert((*ty).clone(), rules);
+            let named = ((*ty).clone(), (*limit).clone());
+            known.waited.insert(named, waited);
+            return Ok(());
+        }
         let types: BTreeSet<&JobType> = freed.iter().map(|(ty, _)| *ty).collect();
         let new = (types.into_iter()).filter(|ty| !known.rules.contains_key(*ty));
         let rules = try_join_all(new.map(|ty| async move {
@@ -167,13 +185,8 @@ impl Jobs {
                 limits.extend(named.filter(|named| !waited.contains_key(named)));
             }
             try_join_all(limits.into_iter().map(|named| async move {
-                let key = self.keys().waited(&named.0, &named.1);
-                let row = if self.planted().is(Bug::HandOverLost) {
-                    tx.snapshot().get(&key).await?
-                } else {
-                    tx.get(&key).await?
-                };
-                Ok::<_, Error>((named, row.is_some()))
+                let waited = self.may_be_waited_for(tx, &named.0, &named.1).await?;
+                Ok::<_, Error>((named, waited))
             }))
             .await
         };
@@ -181,6 +194,22 @@ impl Jobs {
         known.rules.extend(rules);
         known.waited.extend(waited);
         Ok(())
+    }
+
+    /// Whether there is a row that says that jobs may wait for a limit. Conflicts with the first that does.
+    async fn may_be_waited_for(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        limit: &Bytes,
+    ) -> Result<bool> {
+        let key = self.keys().waited(ty, limit);
+        let row = if self.planted().is(Bug::HandOverLost) {
+            tx.snapshot().get(&key).await?
+        } else {
+            tx.get(&key).await?
+        };
+        Ok(row.is_some())
     }
 
     /// Whether no job of a type waits for any limit. If so, conflicts with the next that does.
@@ -214,12 +243,14 @@ impl Jobs {
         plain.sort_unstable_by(|a, b| (&a.ty, &a.slot).cmp(&(&b.ty, &b.slot)));
         for of_limit in plain.chunk_by(|a, b| a.ty == b.ty && a.slot.0 == b.slot.0) {
             let (ty, (limit, first)) = (&of_limit[0].ty, &of_limit[0].slot);
-            if of_limit.len() == 1 && known.rules(ty).of(limit).limit.max == 1 {
-                tx.clear(&self.keys().slot(ty, limit, *first));
-                continue;
-            }
             let numbers = of_limit.iter().map(|freed| freed.slot.1);
-            for run in runs(numbers.clone().collect()) {
+            let several = if of_limit.len() > 1 {
+                runs(numbers.clone().collect())
+            } else {
+                tx.clear(&self.keys().slot(ty, limit, *first));
+                Vec::new()
+            };
+            for run in several {
                 if run.len() >= RUN {
                     tx.clear_range(self.keys().slots(ty, limit, run));
                     continue;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::{try_join, try_join_all};
+use futures::future::try_join_all;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -156,35 +156,26 @@ impl Jobs {
         let mut by_limit = BTreeMap::new();
         if !wanted.is_empty() {
             let rules = match expected {
-                Some(rules) => {
-                    self.rely_on_rules(tx, ty);
-                    rules
-                }
+                Some(rules) => rules,
                 None => self.limit_rules(tx, ty).await?,
             };
-            let (locks, others) = (wanted.into_iter())
-                .map(|(limit, wanted)| (limit, wanted, rules.of(limit)))
-                .partition::<Vec<_>, _>(|(_, (wanted, _), rule)| *wanted > 0 && rule.is_lock());
-            let locks = locks.into_iter().map(|(limit, _, rule)| async move {
-                let free = self.is_lock_free(tx, ty, limit).await?;
-                let free = free.then_some((0, 0)).into_iter().collect();
-                let excess = 0;
-                Ok::<_, Error>((limit.clone(), Supply { rule, free, excess }))
-            });
-            let others = others
-                .into_iter()
-                .map(|(limit, (wanted, had), rule)| async move {
-                    let free = self.free_slots(tx, op, ty, limit, rule, wanted).await?;
-                    let excess = if had && rule.over > rule.limit.max {
-                        self.excess(tx, ty, limit, rule).await?
+            let read = (wanted.into_iter()).map(|(limit, (wanted, had))| {
+                let rule = rules.of(limit);
+                async move {
+                    let (mut free, mut excess) = (VecDeque::new(), 0);
+                    if wanted > 0 && rule.is_lock() {
+                        let is_free = self.is_lock_free(tx, ty, limit).await?;
+                        free.extend(is_free.then_some((0, 0)));
                     } else {
-                        0
-                    };
+                        free = Box::pin(self.free_slots(tx, op, ty, limit, rule, wanted)).await?;
+                        if had && rule.over > rule.limit.max {
+                            excess = self.excess(tx, ty, limit, rule).await?;
+                        }
+                    }
                     Ok::<_, Error>((limit.clone(), Supply { rule, free, excess }))
-                });
-            let read = try_join(read_all(locks), try_join_all(others));
-            let (locks, others) = Box::pin(read).await?;
-            by_limit = locks.into_iter().chain(others).collect();
+                }
+            });
+            by_limit = read_all(read).await?.into_iter().collect();
         }
         Ok(Supplies {
             now_ms: op.now_ms,
@@ -288,15 +279,18 @@ impl Jobs {
             let range = self.keys().slots(ty, limit, slots.clone());
             let rows = self.slot_rows(tx, range).await?;
             free.extend(slots.filter(|slot| !rows.contains_key(slot)));
-        } else {
-            for slot in slots {
-                let key = self.keys().slot(ty, limit, slot);
-                if tx.snapshot().get(&key).await?.is_none() {
-                    free.push(slot);
+            self.keep_free(tx, ty, limit, &free);
+            return Ok(free);
+        }
+        for slot in slots {
+            let key = self.keys().slot(ty, limit, slot);
+            if tx.snapshot().get(&key).await?.is_none() {
+                free.push(slot);
+                if !self.planted().is(Bug::SlotReadBlindly) {
+                    tx.add_read_conflict_range(KeyRange::key(&key));
                 }
             }
         }
-        self.keep_free(tx, ty, limit, &free);
         Ok(free)
     }
 
