@@ -8,6 +8,7 @@ mod end;
 mod leave;
 mod missing;
 mod outage;
+mod parameters;
 mod park;
 mod shown;
 mod sleep;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use couch::{Endpoint, Network};
+use couch::Network;
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use jobs::{Accepted, Holder};
@@ -29,7 +30,7 @@ use store::AsStoreError as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::data::{Behind, JobData, Origin};
+use crate::data::{Behind, JobData};
 use crate::fault::ServiceError;
 use crate::history::{Copied, Counting};
 use crate::idle::{ChangeListener, Sources};
@@ -301,62 +302,6 @@ impl Work<'_> {
         let settings = self.runner.replications.options();
         let lacks = settings.lacks_limits(&self.accepted.limits, data);
         lacks.then_some(End::Reschedule { due_ms: 0 })
-    }
-
-    /// The user's parameters, ready to run.
-    fn replication(&self, data: &JobData) -> Result<Result<Replication, End>, ServiceError> {
-        let replications = &self.runner.replications;
-        let job = &self.accepted.job.id;
-        let wanted = data.replication(&replications.0.sealer, job, &replications.defaults());
-        let mut replication = match wanted {
-            Ok(Ok(replication)) => replication,
-            Ok(Err(invalid)) => return Ok(Err(End::Fail(text_info(&invalid.to_string())))),
-            // This node may lack a key that others have.
-            Err(error @ ServiceError::Unreadable(_)) => {
-                let reason = wire::chain(&error).to_string();
-                let info = serde_json::json!({"error": "unreadable", "reason": reason});
-                return Ok(Err(End::Crash(info)));
-            }
-            Err(error) => return Err(error),
-        };
-        for endpoint in [&mut replication.source, &mut replication.target] {
-            match self.resolve(endpoint) {
-                Ok(None) => {}
-                Ok(Some(resolved)) => *endpoint = resolved,
-                Err(text) => {
-                    let info =
-                        serde_json::json!({"error": "replication_auth_error", "reason": text});
-                    return Ok(Err(End::Crash(info)));
-                }
-            }
-        }
-        if let Origin::Rule { .. } = data.origin {
-            let passwords = replications.0.passwords.get();
-            for endpoint in [&mut replication.source, &mut replication.target] {
-                passwords.complete(endpoint);
-            }
-        }
-        if data.last_error.as_deref() == Some("max_backoff") {
-            let options = &mut replication.options;
-            let interval = &mut options.checkpoint_interval;
-            *interval = (*interval).min(Duration::from_secs(5));
-            options.worker_processes = options.worker_processes.min(2);
-            options.worker_batch_size = options.worker_batch_size.min(100);
-            options.http_connections = options.http_connections.min(2);
-        }
-        Ok(Ok(replication))
-    }
-
-    fn resolve(&self, endpoint: &Endpoint) -> Result<Option<Endpoint>, String> {
-        let Some(name) = endpoint.secret_ref() else {
-            return Ok(None);
-        };
-        let secret = self.runner.replications.0.secrets.get(name);
-        let secret = secret.ok_or_else(|| format!("there is no secret `{name}`"))?;
-        endpoint
-            .with_secret(secret)
-            .map(Some)
-            .map_err(|error| error.to_string())
     }
 
     /// Waits until the run may start at its servers.
