@@ -54,7 +54,8 @@ pub struct Options {
     /// `"other/_replicator" = 300`. Numbers below 1 count as 1, and above 1,000 as 1,000; without a number it is 100. All
     /// nodes need the same values.
     pub shares: BTreeMap<String, u64>,
-    /// Minimum number of seconds that a job runs before it is stopped to make room for another.
+    /// Minimum number of seconds that a job runs before it is stopped to make room for another; if it has caught up, and
+    /// the other waits for its target or server, `park_after_sec` seconds are enough.
     pub min_run_time_sec: u64,
     /// Seconds after which a continuous job that has caught up becomes idle: it gives up its permit
     /// until its source changes, provided the source can report changes. Less if other jobs are

@@ -23,6 +23,7 @@ use crate::history::Copied;
 use crate::idle::Sources;
 use crate::limits::keep_limits;
 use crate::metrics;
+use crate::options::Options;
 use crate::outcome::Outcome;
 use crate::permits::Permits;
 use crate::quarantine::Quarantine;
@@ -94,6 +95,18 @@ impl Worker {
     /// Whether it may be stopped for others.
     fn may_stop(&self, min_run_time: Duration) -> bool {
         self.continuous && !self.stops.shown.is_parked() && self.since.elapsed() >= min_run_time
+    }
+
+    /// Whether it may be stopped for jobs that wait for its target or server. Once it has caught up it needs neither: with a
+    /// source that can be watched, it would become idle after `park_after_sec` and give them up.
+    fn may_yield(&self, options: &Options) -> bool {
+        let min_run_time_sec = match options.park_after_sec {
+            after_sec @ 1.. if self.stops.shown.is_caught_up() => {
+                after_sec.min(options.min_run_time_sec)
+            }
+            _ => options.min_run_time_sec,
+        };
+        self.may_stop(Duration::from_secs(min_run_time_sec))
     }
 
     /// Stops it for others; returns whether it was not stopping yet.
@@ -304,7 +317,7 @@ impl Server {
         if options.max_jobs == 0 {
             stopped += self.trim_parked();
         }
-        match self.yield_limits(min_run_time).await {
+        match self.yield_limits().await {
             Ok(yielded) => stopped += yielded,
             Err(error) => {
                 tracing::warn!(error = %wire::chain(&error), "cannot read what jobs wait for");

@@ -14,6 +14,8 @@ pub(crate) const STUCK: Duration = Duration::from_secs(30);
 pub(crate) struct Shown {
     /// Whether it waits for changes without a permit.
     pub(super) parked: AtomicBool,
+    /// Whether it has a permit, but nothing to copy.
+    pub(super) caught_up: AtomicBool,
     /// Since when it has been behind its source, in milliseconds; 0 if it is not.
     behind_since_ms: AtomicI64,
     /// Since when the current poll runs; 0 between polls.
@@ -24,6 +26,10 @@ pub(crate) struct Shown {
 impl Shown {
     pub(crate) fn is_parked(&self) -> bool {
         self.parked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_caught_up(&self) -> bool {
+        self.caught_up.load(Ordering::Relaxed)
     }
 
     /// Whether it has become stuck since the last call.

@@ -1,5 +1,6 @@
 //! During a run: stores its progress for readers, and lets no checkpoint through without the lock.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jobs::Op;
@@ -65,6 +66,7 @@ impl Work<'_> {
     ) -> bool {
         let mut saved_at = Instant::now();
         let mut phase = Phase::Starting;
+        self.stops.shown.caught_up.store(false, Ordering::Relaxed);
         loop {
             let is_new = tokio::select! {
                 biased;
@@ -98,6 +100,7 @@ impl Work<'_> {
             self.stops.shown.set_behind(now.behind_since);
             let healed = self.heal(data);
             let idle = now.phase == Phase::CaughtUp;
+            self.stops.shown.caught_up.store(idle, Ordering::Relaxed);
             let before = (data.idle, data.unreachable.clone(), data.behind);
             data.behind = self.behind(data, idle);
             (data.idle, data.unreachable) = (idle, servers.outage());

@@ -35,14 +35,13 @@ impl Server {
         victims.filter(|worker| worker.stop()).count()
     }
 
-    /// Stops continuous jobs whose target or server others wait for: of each limit the one that has run longest, if it has
-    /// run for `min_run_time`.
-    pub(super) async fn yield_limits(&self, min_run_time: Duration) -> jobs::Result<usize> {
+    /// Stops continuous jobs whose target or server others wait for: of each limit the one that has run longest.
+    pub(super) async fn yield_limits(&self) -> jobs::Result<usize> {
         let replications = &self.runner.replications;
         let options = replications.options();
         let mut longest: HashMap<&LimitName, &Worker> = HashMap::new();
         let workers = (self.workers.values())
-            .filter(|worker| worker.may_stop(min_run_time) && options.restricts(&worker.limits));
+            .filter(|worker| worker.may_yield(&options) && options.restricts(&worker.limits));
         for worker in workers {
             let Limits { key, pool } = &worker.limits;
             for limit in [key, pool].into_iter().flatten() {

@@ -1,6 +1,7 @@
 //! Limits over all nodes: one run per target, and runs per server.
 
 use jobs::{JobInfo, State};
+use peer::{Fault, Faults, On};
 use scheduler::Options;
 use serde_json::{Value, json};
 
@@ -126,6 +127,32 @@ async fn a_busy_replication_yields_its_target() {
     world.until_copied("first").await;
     put(&world, "second", true).await;
     world.until_copied("second").await;
+    add(&world, "first", "third");
+    world.until_copied("third").await;
+}
+
+/// Its source reports no changes to others, so it does not become idle.
+#[tokio::test]
+async fn a_replication_that_has_caught_up_yields_its_target_early() {
+    let world = World::new().await;
+    let forbidden = || Fault::Status {
+        status: 403,
+        retry_after: None,
+    };
+    world.peer.set_faults(Faults::script([
+        (On::any("/_db_updates"), forbidden()),
+        (On::any("/_dbs_info"), forbidden()),
+    ]));
+    let options = Options {
+        park_after_sec: 1,
+        interval_sec: 1,
+        ..plain()
+    };
+    let _node = world.node_with("n1", options).await;
+    put(&world, "first", true).await;
+    world.until_copied("first").await;
+    put(&world, "second", false).await;
+    world.until_state("second", "completed").await;
     add(&world, "first", "third");
     world.until_copied("third").await;
 }
