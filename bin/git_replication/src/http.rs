@@ -91,7 +91,7 @@ impl IntoResponse for Refusal {
 
 impl From<jobs::Error> for Refusal {
     fn from(error: jobs::Error) -> Self {
-        tracing::error!(%error, "cannot answer a request");
+        tracing::error!(error = %store::chain(&error), "cannot answer a request");
         let reason = "the store cannot be reached; repeat the request".to_owned();
         Self(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
     }

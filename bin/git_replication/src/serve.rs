@@ -193,7 +193,7 @@ async fn follow(
             continue;
         }
         if let Err(error) = mirrors.limit(&config).await {
-            tracing::error!(%error, "cannot save the thread limits of the remotes");
+            tracing::error!(error = %store::chain(&error), "cannot save the thread limits of the remotes");
         }
         publish.send_replace(Arc::new(config));
     }
@@ -208,7 +208,7 @@ async fn push_all(repositories: PathBuf, mirrors: Mirrors, config: Arc<Config>) 
     for project in &projects {
         let targets: Vec<Target> = config.targets(project).collect();
         if let Err(error) = mirrors.notify(&targets, &Refs::all(), When::Delayed).await {
-            return tracing::error!(%error, "cannot schedule the startup pushes");
+            return tracing::error!(error = %store::chain(&error), "cannot schedule the startup pushes");
         }
     }
 }

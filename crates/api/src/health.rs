@@ -41,7 +41,7 @@ impl Health {
         last.1 = Instant::now() + UNWELL;
         let probed = self.store.probe(TIME_LIMIT).await;
         if let Err(error) = &probed {
-            tracing::warn!(%error, "the store does not accept writes");
+            tracing::warn!(error = %wire::chain(error), "the store does not accept writes");
         }
         let hold = if probed.is_ok() { WELL } else { UNWELL };
         *last = (probed.is_ok(), Instant::now() + hold);

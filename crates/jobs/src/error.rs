@@ -17,7 +17,7 @@ pub enum Error {
     #[error("no such job")]
     NotFound,
     /// Register the type first, with [`Jobs::set_type`](crate::Jobs::set_type).
-    #[error("job type {0} has no timeout: register it first")]
+    #[error("job type {0} is not registered")]
     NoTypeTimeout(JobType),
     /// Nothing was changed. Retrying does not help: make it smaller.
     #[error("{what} of {size} bytes is {} over the limit of {max}", size - max)]
@@ -49,9 +49,7 @@ impl Error {
 
     /// The error and its causes, for logs.
     pub(crate) fn chain(&self) -> impl std::fmt::Display {
-        let causes = std::iter::successors(std::error::Error::source(self), |e| e.source());
-        let causes: Vec<_> = causes.map(|cause| format!(": {cause}")).collect();
-        format!("{self}{}", causes.concat())
+        store::chain(self)
     }
 
     pub(crate) fn corrupt(message: impl Into<String>) -> Self {

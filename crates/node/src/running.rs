@@ -316,14 +316,14 @@ async fn stay_registered(mut registration: Registration, clock: Clock, stop: Can
         match registration.beat(clock.now_ms()).await {
             Ok(()) => {}
             Err(error @ store::Error::Open { .. }) => {
-                tracing::error!(%error, "the store is no longer usable");
+                tracing::error!(error = %wire::chain(&error), "the store is no longer usable");
                 return;
             }
-            Err(error) => tracing::warn!(%error, "cannot register the node"),
+            Err(error) => tracing::warn!(error = %wire::chain(&error), "cannot register the node"),
         }
     }
     if let Err(error) = registration.leave().await {
-        tracing::warn!(%error, "cannot unregister the node");
+        tracing::warn!(error = %wire::chain(&error), "cannot unregister the node");
     }
 }
 

@@ -151,6 +151,13 @@ impl fmt::Display for Limit {
     }
 }
 
+/// An error and its causes on one line, for logs.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    let causes = causes.map(|cause| format!(": {cause}"));
+    std::iter::once(error.to_string()).chain(causes).collect()
+}
+
 /// Finds the store's error inside a caller's error type, for the retry loop.
 ///
 /// Walking along `source()` would miss errors behind `#[error(transparent)]`.

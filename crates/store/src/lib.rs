@@ -60,7 +60,7 @@ mod watch;
 
 pub use call::{Call, Durable, Priority};
 pub use counting::{Counting, Part, Traffic};
-pub use error::{AsStoreError, Cause, Error, Limit};
+pub use error::{AsStoreError, Cause, Error, Limit, chain};
 pub use faults::{CommitFate, FaultControl, Faults, ReadLog, Reads, Weaken, Weakened};
 pub use fdb::shutdown;
 pub use lmdb::Space;

@@ -198,7 +198,9 @@ pub(crate) async fn active_tasks(call: &Call) -> Result<Reply, Error> {
             {
                 Ok(rows) => append(&mut piece, &rows, &mut any),
                 // Our own tasks were already sent.
-                Err(error) => tracing::warn!(%error, "cannot read the cluster's tasks"),
+                Err(error) => {
+                    tracing::warn!(error = %wire::chain(&error), "cannot read the cluster's tasks");
+                }
             }
         }
         piece.push_str("\n]\n");

@@ -43,7 +43,7 @@ pub(crate) async fn up(call: &Call) -> Result<Reply, Error> {
     let unwell = || Error::busy("The store does not answer.");
     let looked = timeout(PULSE, call.docs().databases_page(&first)).await;
     looked.map_err(|_| unwell())?.map_err(|error| {
-        tracing::warn!(%error, "the store does not answer");
+        tracing::warn!(error = %wire::chain(&error), "the store does not answer");
         unwell()
     })?;
     call.shared.health.check().await?;

@@ -61,7 +61,7 @@ impl Users for UserDocuments<'_> {
             Ok(true) => tracing::info!(user = name, "replaced a weak password hash"),
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(user = name, %error, "cannot replace a weak password hash");
+                tracing::warn!(user = name, error = %wire::chain(&error), "cannot replace a weak password hash");
             }
         }
     }

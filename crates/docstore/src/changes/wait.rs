@@ -140,7 +140,7 @@ async fn follow(docstore: DocStore, db: Db, sender: watch::Sender<News>) {
                 return;
             }
             Err(error) => {
-                tracing::warn!(db = %db.name(), %error, "cannot look for changes");
+                tracing::warn!(db = %db.name(), error = %store::chain(&error), "cannot look for changes");
                 sleep(RETRY_INTERVAL).await;
             }
         }

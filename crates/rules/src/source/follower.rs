@@ -310,7 +310,7 @@ impl<'a> Follower<'a> {
         tracing::warn!(
             source = source.name(),
             missed,
-            "the feed misses updates; comparing sequences instead"
+            "the feed misses updates and is not used for a while"
         );
         Err(End::Untrusted)
     }

@@ -15,7 +15,7 @@ use super::tree::{Mark, Tree};
 use super::view::{LmdbSnapshot, View};
 use crate::pending::{CommitRequest, Mutation, Stamp};
 use crate::watch::Watches;
-use crate::{Error, Result};
+use crate::{Error, Result, chain};
 
 /// What a row takes in the tree besides its key and value: a checksum and LMDB's own structures.
 const ROW_OVERHEAD_BYTES: usize = 24;
@@ -312,8 +312,8 @@ impl Engine {
         }
         if self.control.failed() {
             return Err(Error::corrupt(format!(
-                "another process could not sync the redo log in {}; stop every process of this \
-                 store, check the disk, and start again",
+                "another process has stopped the store in {} after an error, which its log has: stop \
+                 every process of this store, check the disk, and start again",
                 self.directory.path().display()
             )));
         }
@@ -335,7 +335,7 @@ impl Engine {
     fn stop(&self, error: Error) -> Error {
         self.control.set_failed();
         let error = self.stopped.get_or_init(|| error).clone();
-        tracing::error!(%error, "the store has stopped");
+        tracing::error!(error = %chain(&error), "the store has stopped, and refuses all writes: restart all its processes");
         error
     }
 

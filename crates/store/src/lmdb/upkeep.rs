@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::engine::Engine;
 use super::failure;
 use crate::limits::TRANSACTION_AGE_MAX;
-use crate::{Error, Result};
+use crate::{Error, Result, chain};
 
 /// How often to check for commits of other processes: while there are watches, and otherwise.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
@@ -99,12 +99,12 @@ impl Upkeep {
             watching = engine.watches.any();
             let behind = engine.view().version < engine.control.version();
             if behind && let Err(error) = engine.catch_up(&mut engine.core()) {
-                tracing::warn!(%error, "following other processes failed");
+                tracing::warn!(error = %chain(&error), "following other processes failed");
             }
             if forgotten.elapsed() >= IDLE_INTERVAL {
                 forgotten = Instant::now();
                 if let Err(error) = engine.follow_tree() {
-                    tracing::warn!(%error, "following the tree failed");
+                    tracing::warn!(error = %chain(&error), "following the tree failed");
                 }
                 engine.forget(TRANSACTION_AGE_MAX);
             }
@@ -116,7 +116,7 @@ impl Upkeep {
                         tracing::info!(readers, "freed the reader slots of dead processes");
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "freeing the reader slots of dead processes failed");
+                        tracing::warn!(error = %chain(&error), "freeing the reader slots of dead processes failed");
                     }
                 }
             }
@@ -152,10 +152,10 @@ impl Upkeep {
                 Ok(true) => last = Instant::now(),
                 Ok(false) => {}
                 Err(error) if closed => {
-                    tracing::warn!(%error, "the last checkpoint failed; the log still has its commits");
+                    tracing::warn!(error = %chain(&error), "the last checkpoint failed; the log still has its commits");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "moving the log into the tree failed");
+                    tracing::warn!(error = %chain(&error), "moving the log into the tree failed");
                     self.pause(FAILED_PAUSE);
                 }
             }
