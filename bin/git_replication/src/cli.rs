@@ -244,3 +244,29 @@ pub(crate) fn println(text: &str) {
     // The reader may have closed its end.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// The systemd unit passes no options, so a node can be set up by variables only.
+    #[test]
+    fn options_of_serve_have_variables() {
+        let cli = Cli::command();
+        let page = include_str!("../../../docs/git.md");
+        for option in cli.find_subcommand("serve").unwrap().get_arguments() {
+            let name = option.get_id().as_str().to_uppercase();
+            let variable = option.get_env().and_then(OsStr::to_str);
+            let expected = match &*name {
+                "STORE" => "DAVENPORT_STORE_URL".to_owned(),
+                name => format!("DAVENPORT_GIT_{name}"),
+            };
+            assert_eq!(variable, Some(&*expected));
+            assert!(page.contains(&expected), "docs/git.md lacks {expected}");
+        }
+    }
+}

@@ -38,22 +38,38 @@ pub(crate) struct Command {
     #[arg(long, env = "DAVENPORT_GIT_REPOSITORIES", value_name = "DIR")]
     repositories: PathBuf,
     /// Address for events and the queue; others than loopback need --secret-file
-    #[arg(long, default_value = "127.0.0.1:5987", value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "DAVENPORT_GIT_LISTEN",
+        default_value = "127.0.0.1:5987",
+        value_name = "ADDRESS:PORT"
+    )]
     listen: SocketAddr,
     /// File with the secret that signs events
     #[arg(long, env = "DAVENPORT_GIT_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// Name of this node; by default its host and process
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, env = "DAVENPORT_GIT_NODE", value_name = "NAME")]
     node: Option<String>,
     /// Maximum pushes of this node at a time
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, env = "DAVENPORT_GIT_PUSHES", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pushes: u16,
     /// Seconds that pushes may take to end when the node stops
-    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    #[arg(
+        long,
+        env = "DAVENPORT_GIT_DRAIN_SEC",
+        default_value_t = 30,
+        value_name = "SECONDS"
+    )]
     drain_sec: u64,
     /// Seconds without a heartbeat after which another node pushes; the same on all nodes
-    #[arg(long, default_value_t = LOCK_TIMEOUT_SEC, value_parser = clap::value_parser!(u64).range(3..=3600), value_name = "SECONDS")]
+    #[arg(
+        long,
+        env = "DAVENPORT_GIT_LOCK_TIMEOUT_SEC",
+        default_value_t = LOCK_TIMEOUT_SEC,
+        value_parser = clap::value_parser!(u64).range(3..=3600),
+        value_name = "SECONDS"
+    )]
     lock_timeout_sec: u64,
 }
 
