@@ -135,6 +135,15 @@ impl Queue {
             .await
     }
 
+    /// A job with data, but without its history, which takes a read of its own. Not for the service's own jobs, which keep
+    /// secrets in their data. The inner error is that the data cannot be read.
+    pub async fn get(&self, ty: &Type, id: &str) -> Result<(JobInfo, Result<Envelope>)> {
+        let found = self.jobs().get(&ty.ty, &job_id(id)?).await?;
+        let (info, data) = found.ok_or(Error::NoJob)?;
+        let envelope = self.unpack(&ty.ty, &info.id, data);
+        Ok((info, envelope))
+    }
+
     /// Jobs in a state, or all by id.
     pub async fn list(
         &self,

@@ -14,7 +14,7 @@ use futures::{StreamExt as _, future};
 use http::header::CACHE_CONTROL;
 use http::{HeaderName, Response, StatusCode};
 use jobs::{JobInfo, State};
-use queue::{Envelope, Following, Shown, Type};
+use queue::{Following, Type};
 
 use super::reading::Change;
 use crate::call::Call;
@@ -148,11 +148,8 @@ impl Event {
 
     /// The current state of a job.
     async fn of(shared: &Shared, ty: &Type, nth: usize, id: &str) -> Result<Self, Error> {
-        match shared.queue.show(ty, id).await {
-            Ok(Shown { info, envelope, .. }) => {
-                let envelope = envelope.unwrap_or_else(|| Ok(Envelope::default()));
-                Self::new(nth, &info, &Change::new(&info, envelope))
-            }
+        match shared.queue.get(ty, id).await {
+            Ok((info, envelope)) => Self::new(nth, &info, &Change::new(&info, envelope)),
             Err(queue::Error::NoJob) => Ok(Self::removed(nth, id)),
             Err(error) => Err(error.into()),
         }
