@@ -78,9 +78,12 @@ struct Place {
     /// The sequence of the last change that has been dealt with, in the form of a query; `None` deals with the newest
     /// change only.
     since: Option<String>,
-    /// Failures in a row at this place.
+    /// Failures in a row of the change that is called for.
     #[serde(default)]
     failures: u32,
+    /// The id and revision of that change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failing: Option<(String, String)>,
     /// When the last run began.
     #[serde(default)]
     began_ms: i64,
@@ -166,6 +169,7 @@ impl Listeners {
                     (Since::Now, _, seen) => seen.filter(|seq| !seq.is_null()).map(Seq::to_query),
                 },
                 failures: 0,
+                failing: None,
                 began_ms: 0,
                 rests_ms: 0,
                 last_call: None,

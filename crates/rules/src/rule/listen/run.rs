@@ -235,7 +235,7 @@ impl<S: Sender> Run<'_, S> {
             if self.place.since != last && !self.holds().await? {
                 return Err(Stop::RuleChanged);
             }
-            self.place.since = last;
+            (self.place.since, self.place.failures) = (last, 0);
             if is_last {
                 return Ok(true);
             }
@@ -284,6 +284,10 @@ impl<S: Sender> Run<'_, S> {
 
     /// Makes a call. False if it is not to be repeated here although it failed.
     async fn send(&mut self, call: &Call) -> Result<bool, Stop> {
+        let change = Some((call.doc_id.clone(), call.rev.clone()));
+        if self.place.failing != change {
+            (self.place.failures, self.place.failing) = (0, change);
+        }
         let failures = self.place.failures;
         let (outcome, attempt) = match self.listening.sender.send(call, failures).await {
             Answer::Made(outcome, attempt) => (outcome, attempt),

@@ -25,6 +25,35 @@ async fn a_call_that_is_not_wanted_becomes_a_delivery_at_once() {
     fixture.job("r", is_over).await;
 }
 
+/// The failures of a change are not those of the change that comes next.
+#[tokio::test]
+async fn another_change_has_all_its_retries() {
+    let mut fixture = Fixture::new().await;
+    fixture.gate.forget_permits(1_000);
+    fixture
+        .answers
+        .lock()
+        .unwrap()
+        .extend([refused(), refused(), refused()]);
+    let retry = json!({"delay_sec": 0.001, "limit": 1});
+    let members = json!({"since": 0, "retry": retry, "if": {"type": "^msg$"}});
+    fixture.rule(on_change(&members)).await;
+    let first = json!({"_id": "m1", "type": "msg"}).to_string();
+    let rev = fixture.peer.put("a", &first).unwrap().to_string();
+    fixture.put(&["m2"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "m1");
+    let left_out = json!({"_id": "m1", "_rev": rev, "type": "other"});
+    fixture.peer.put("a", &left_out.to_string()).unwrap();
+    fixture.gate.add_permits(1_000);
+    for expected in ["m2", "m2"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+    assert_eq!(next(&mut fixture.enqueued).await, "m2");
+    fixture.finished("r").await;
+    assert_eq!(fixture.shown().await.failures, 0);
+}
+
 #[tokio::test]
 async fn receivers_can_ask_for_a_day_at_most() {
     let mut fixture = Fixture::new().await;
