@@ -155,11 +155,7 @@ impl Client {
             let request = self.request(method.clone(), path, query).timeout(TIMEOUT + wait);
             let request = request.header("idempotency-key", &key);
             let request = if body.is_null() { request } else { request.json(body) };
-            let answered = match request.send().await {
-                Ok(response) => read(response).await,
-                Err(error) => Err(Error::Unreachable(error)),
-            };
-            let error = match answered {
+            let error = match read(request.send().await).await {
                 Ok(text) if part.is_empty() => return Ok(serde_json::from_slice(&text)?),
                 Ok(text) => {
                     let answer: Value = serde_json::from_slice(&text)?;
@@ -233,7 +229,8 @@ impl Error {
     }
 }
 
-async fn read(response: Response) -> Result<Vec<u8>> {
+async fn read(response: reqwest::Result<Response>) -> Result<Vec<u8>> {
+    let response = response.map_err(Error::Unreachable)?;
     let (status, headers) = (response.status(), response.headers());
     let after = headers.get("retry-after").and_then(|after| after.to_str().ok()?.parse().ok());
     let text = response.bytes().await.map_err(Error::Unreachable)?;

@@ -361,3 +361,6 @@ pub fn stopped_by_signal() -> std::io::Result<CancellationToken> {
     });
     Ok(token)
 }
+
+#[cfg(test)]
+mod tests;

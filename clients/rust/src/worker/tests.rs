@@ -1,0 +1,51 @@
+//! Which runs have heartbeats.
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// A run that has progress, so that its heartbeat is due at once.
+fn run(client: &Client, id: &str) -> Arc<Run> {
+    Arc::new(Run {
+        client: client.clone(),
+        ty: "work".into(),
+        beat: Beat { id: id.into(), lock: "l".into(), progress: None },
+        report: Mutex::new(Some(json!(50))),
+        until: Mutex::new(Instant::now() + WAIT),
+        again: AtomicBool::default(),
+        lost: CancellationToken::new(),
+    })
+}
+
+/// A run that was given up is among the others until its slot is polled, which takes longer if handlers block threads.
+#[tokio::test]
+async fn runs_that_were_given_up_have_no_heartbeats() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let (given_up, held) = (run(&client, "given up"), run(&client, "held"));
+    given_up.lost.cancel();
+    let shared = Shared {
+        worker: Worker::new(client, "work", "w", WorkerOptions::default()),
+        handler: Box::new(|_, _| Box::pin(std::future::pending())),
+        stop: CancellationToken::new(),
+        drop: CancellationToken::new(),
+        runs: Mutex::new(vec![given_up, held]),
+        timeout_ms: AtomicU64::new(30_000),
+    };
+    let request = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let (mut request, mut part) = (String::new(), [0; 1_000]);
+        // Heartbeats are in the order of the runs.
+        while !request.contains(r#""id":"held""#) {
+            let read = stream.read(&mut part).await.unwrap();
+            assert_ne!(read, 0, "the heartbeat was not sent: {request}");
+            request.push_str(str::from_utf8(&part[..read]).unwrap());
+        }
+        request
+    };
+    tokio::select! {
+        request = request => assert!(!request.contains("given up"), "{request}"),
+        () = shared.beats() => unreachable!("heartbeats do not end"),
+    }
+}
