@@ -34,7 +34,7 @@ const UNKNOWN_PAUSE_MS: i64 = 5_000;
 
 /// Why a run ends before it has caught up.
 enum Stop {
-    /// The rule was edited, disabled or deleted.
+    /// The rule was edited, disabled, deleted or rewound.
     RuleChanged,
     /// The database does not exist.
     Missing,
@@ -353,7 +353,8 @@ impl<S: Sender> Run<'_, S> {
             if !held.repeated && !calls.is_empty() {
                 listening.sender.enqueue_in(&tx, &op, calls).await?;
             }
-            Ok::<_, scheduler::ServiceError>(Some(holds))
+            // Signals ask for no other run, but rewinding does.
+            Ok::<_, scheduler::ServiceError>(Some(holds && !held.again))
         };
         match jobs.store().transact("listen", advance).await? {
             Some(true) => Ok(()),

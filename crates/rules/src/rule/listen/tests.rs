@@ -20,6 +20,7 @@ use crate::rule::store::KINDS;
 
 mod answers;
 mod edited;
+mod rewound;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -249,6 +250,13 @@ impl Drop for Fixture {
     fn drop(&mut self) {
         self.stop.cancel();
     }
+}
+
+/// Whether a rule has found out where now is.
+fn is_there(job: Option<(&JobInfo, Place)>) -> bool {
+    job.is_some_and(|(info, place)| {
+        info.state == State::Finished && place.since.as_deref() != Some(SINCE_NOW)
+    })
 }
 
 fn open_network() -> Network {
@@ -498,11 +506,6 @@ async fn a_rule_is_triggered_and_rewound() {
 
     fixture.put(&["left out"]);
     assert_eq!(rewind("a", Rewind::Now).await, 1);
-    let is_there = |job: Option<(&JobInfo, Place)>| {
-        job.is_some_and(|(info, place)| {
-            info.state == State::Finished && place.since.as_deref() != Some(SINCE_NOW)
-        })
-    };
     fixture.job("r", is_there).await;
     fixture.put(&["4"]);
     fixture.signal(Event::Updated, None).await;
