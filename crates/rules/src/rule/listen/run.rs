@@ -205,10 +205,15 @@ impl<S: Sender> Run<'_, S> {
     async fn catch_up(&mut self, database: &Database, webhook: &Webhook) -> Result<bool, Stop> {
         if self.place.since.as_deref() == Some(SINCE_NOW) {
             let info = match database.info().await {
-                Err(error) if is_missing(&error) => return Err(Stop::Missing),
+                Err(error) if is_missing(&error) => {
+                    // All changes that it will have are later ones.
+                    self.place.since = Some("0".to_owned());
+                    return Err(Stop::Missing);
+                }
                 info => info?,
             };
             self.place.since = Some(info.update_seq.to_query());
+            self.place.missing_ms = None;
             return Ok(true);
         }
         for _ in 0..PAGES_MAX {

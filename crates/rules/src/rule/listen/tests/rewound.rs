@@ -30,3 +30,43 @@ async fn a_rewind_ends_the_run_in_progress() {
     fixture.signal(Event::Updated, None).await;
     assert_eq!(next(&mut fixture.sent).await, "4");
 }
+
+/// Where it had been made anew, its changes were skipped; where not, all of its changes are new.
+#[tokio::test]
+async fn a_rule_is_rewound_to_now_while_its_database_is_missing() {
+    let mut fixture = Fixture::new().await;
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.finished("r").await;
+    let missing = |since: Option<&'static str>| {
+        move |job: Option<(&JobInfo, Place)>| {
+            job.is_some_and(|(info, place)| {
+                let is_since = since.is_none() || place.since.as_deref() == since;
+                info.state == State::Pending && place.missing_ms.is_some() && is_since
+            })
+        }
+    };
+    fixture.peer.delete_database("a").unwrap();
+    fixture.signal(Event::Deleted, None).await;
+    fixture.job("r", missing(None)).await;
+    fixture.peer.create_database("a").unwrap();
+    fixture.put(&["skipped"]);
+    assert_eq!(fixture.rewind(Rewind::Now).await, 1);
+    fixture.job("r", is_there).await;
+    fixture.put(&["2"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "2");
+    fixture.finished("r").await;
+
+    fixture.peer.delete_database("a").unwrap();
+    fixture.signal(Event::Deleted, None).await;
+    fixture.job("r", missing(None)).await;
+    assert_eq!(fixture.rewind(Rewind::Now).await, 1);
+    fixture.job("r", missing(Some("0"))).await;
+    fixture.peer.create_database("a").unwrap();
+    fixture.put(&["3"]);
+    fixture.signal(Event::Created, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "3");
+}
