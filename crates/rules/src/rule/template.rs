@@ -265,7 +265,10 @@ impl UrlTemplate {
             let user = (url.username().to_owned(), url.password().map(str::to_owned));
             (url.origin(), user, segments)
         };
-        if shape(&url) != shape(&self.sample) {
+        // A last segment `.` is removed, and leaves as many segments.
+        let path = text.split(['?', '#']).next().unwrap_or_default();
+        let is_shorter = |url: &Url| url.path().ends_with('/') && !path.ends_with('/');
+        if shape(&url) != shape(&self.sample) || is_shorter(&url) && !is_shorter(&self.sample) {
             return Err(Unsendable);
         }
         Ok((text, url))

@@ -348,8 +348,21 @@ fn values_change_no_server_and_no_path() {
         let call = try_call(&rule, "db", &doc, "1", &NO_CAPTURES);
         assert_eq!(call.is_err(), !id.is_empty(), "{id:?}");
     }
-    let dots = webhook(&json!({"url": "http://h/x/.${change.id}"}));
-    assert!(try_call(&dots, "db", r#"{"_id":"."}"#, "1", &NO_CAPTURES).is_err());
+    for url in [
+        "http://h/x/.${change.id}",
+        "http://h/x/${change.id}",
+        "http://h/x/${change.id}?a=b",
+        "http://h/${change.id}",
+    ] {
+        let dots = webhook(&json!({"url": url}));
+        let call = try_call(&dots, "db", r#"{"_id":"."}"#, "1", &NO_CAPTURES);
+        assert!(call.is_err(), "{url}");
+    }
+    for url in ["http://h?${change.id}", "http://h/x/?${change.id}"] {
+        let dots = webhook(&json!({"url": url}));
+        let call = try_call(&dots, "db", r#"{"_id":"."}"#, "1", &NO_CAPTURES);
+        assert!(call.is_ok(), "{url}");
+    }
 }
 
 #[test]
