@@ -14,7 +14,7 @@ use couch::Seq;
 use futures::future::try_join_all;
 use jobs::{JobId, Op, Signal};
 use serde::{Deserialize, Serialize};
-use store::{KeyRange, RangeOptions, Transaction};
+use store::{KeyRange, KeyValue, RangeOptions, Transaction};
 
 use crate::data::Wake;
 use crate::fault::ServiceError;
@@ -98,8 +98,36 @@ impl Replications {
             (tx.snapshot().get_range(range, RangeOptions::limit(max))).collect()
         });
         let rows = try_join_all(ranges).await?;
+        self.wake_rows_in(tx, op, rows.iter().flatten().take(max))
+            .await
+    }
+
+    /// Wakes those of these sleepers that still sleep.
+    pub async fn wake_these_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        server: &str,
+        sleepers: &[Sleeper],
+    ) -> Result<usize, ServiceError> {
+        let rows = sleepers.iter().map(|sleeper| async move {
+            let key = keys::wake(server, &sleeper.database, &sleeper.job);
+            let value = tx.snapshot().get(&key).await?;
+            let key = key.into();
+            Ok::<_, ServiceError>(value.map(|value| KeyValue { key, value }))
+        });
+        let rows = try_join_all(rows).await?;
+        self.wake_rows_in(tx, op, rows.iter().flatten()).await
+    }
+
+    async fn wake_rows_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        rows: impl Iterator<Item = &KeyValue>,
+    ) -> Result<usize, ServiceError> {
         let mut signals = Vec::new();
-        for row in rows.iter().flatten().take(max) {
+        for row in rows {
             let wake = Wake::decode(&row.value)?;
             let (_, job) = keys::sleeper(&row.key)?;
             let random_delay = Duration::from_millis(wake.random_ms.unsigned_abs());

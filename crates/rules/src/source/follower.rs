@@ -444,12 +444,10 @@ async fn wake_all(replications: &Replications, server: &str) -> Result<(), Servi
         if sleepers.is_empty() {
             return Ok(());
         }
-        let mut names: Vec<&str> = sleepers.iter().map(|one| one.database.as_str()).collect();
-        names.dedup();
-        let (op, names) = (replications.jobs().op(), &names);
+        let (op, page) = (replications.jobs().op(), &sleepers);
         (replications.jobs().store())
             .transact("wake_all", |tx| async move {
-                replications.wake_in(&tx, &op, server, names, WAKES).await
+                replications.wake_these_in(&tx, &op, server, page).await
             })
             .await?;
         // Those that are asleep again need no second call.

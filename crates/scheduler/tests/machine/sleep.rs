@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use peer::{Fault, Faults, On};
-use scheduler::{Answer, Caller, Following, Options};
+use scheduler::{Answer, Caller, Following, Options, Sleeper};
 use serde_json::{Value, json};
 
 use crate::fixture::{Node, World};
@@ -48,6 +48,18 @@ async fn wake(world: &World, database: &str) -> usize {
             replications
                 .wake_in(&tx, &op, server, &[database], 100)
                 .await
+        })
+        .await
+        .unwrap()
+}
+
+/// What the follower does with sleepers that it has listed.
+async fn wake_these(world: &World, sleepers: &[Sleeper]) -> usize {
+    let (replications, server) = (&world.replications, &server(world));
+    let op = replications.jobs().op();
+    (replications.jobs().store())
+        .transact("wake", |tx| async move {
+            replications.wake_these_in(&tx, &op, server, sleepers).await
         })
         .await
         .unwrap()
@@ -108,7 +120,15 @@ async fn what_has_caught_up_sleeps_until_it_is_woken() {
     );
 
     revised(&world, "late");
-    assert_eq!(wake(&world, "a").await, 1);
+    let listed = world.replications.sleepers(&server(&world), None, 9).await;
+    let listed = listed.unwrap();
+    let others = [Sleeper {
+        database: "b".to_owned(),
+        ..listed[0].clone()
+    }];
+    assert_eq!(wake_these(&world, &others).await, 0);
+    assert_eq!(wake_these(&world, &listed).await, 1);
+    assert_eq!(wake_these(&world, &listed).await, 0, "it is awake");
     assert_eq!(wake(&world, "a").await, 0, "it is awake");
     world.until_copied("late").await;
     until_asleep(&world, &mut node, 2).await;
