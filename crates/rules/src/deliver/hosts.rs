@@ -4,7 +4,8 @@
 //! and is due when its turn is likely to come, so that it takes no place from jobs of other endpoints.
 //!
 //! After some failures in a row an endpoint is not called for a while, and then by one job: if that fails, too, the
-//! pause is doubled; any response other than an overload or a server error ends it.
+//! pause is doubled; any response to it other than an overload or a server error ends it. Calls that began before the
+//! pause do not end it, but may prolong it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,6 +83,8 @@ pub(super) struct Seat {
 pub(super) enum Health {
     Well,
     Failing,
+    /// Nothing: the call was not made.
+    Unknown,
     /// It asks for a pause.
     Overloaded(Duration),
 }
@@ -249,18 +252,24 @@ impl State {
         let now = Instant::now();
         self.moved = now;
         self.time = Some(self.time.map_or(took, |time| (time * 7 + took) / 8));
+        // Calls from before the pause say nothing new, unless they ask for a longer one.
+        let is_old = self.pause.is_some() && !is_probe;
         if health == Health::Well {
-            (self.failures, self.pause) = (0, None);
+            if !is_old {
+                (self.failures, self.pause) = (0, None);
+            }
             return;
         }
         self.failures = self.failures.saturating_add(1);
         let asked = match health {
             Health::Overloaded(asked) => asked.min(ASKED_MAX),
-            Health::Well | Health::Failing => Duration::ZERO,
+            Health::Well | Health::Failing | Health::Unknown => Duration::ZERO,
         };
-        let length = match &self.pause {
-            // Calls from before the pause say nothing new.
-            Some(_) if !is_probe => return,
+        let length = match &mut self.pause {
+            Some(pause) if is_old => {
+                pause.until = pause.until.max(now + asked);
+                return;
+            }
             Some(pause) => (pause.length * 2).min(PAUSE_MAX),
             None if self.failures >= FAILURES_MAX || !asked.is_zero() => PAUSE_MIN,
             None => return,
@@ -276,6 +285,9 @@ impl State {
 impl Seat {
     /// The call has ended.
     pub(super) fn leave(mut self, health: Health) {
+        if health == Health::Unknown {
+            return;
+        }
         let is_probe = std::mem::take(&mut self.is_probe);
         self.host
             .state()
@@ -288,7 +300,7 @@ impl Drop for Seat {
         if self.is_probe
             && let Some(pause) = &mut self.host.state().pause
         {
-            // The call was given up, so another job has to find out.
+            // The call was given up or not made, so another job has to find out.
             pause.probed = false;
         }
     }
@@ -367,6 +379,35 @@ mod tests {
         let day = Duration::from_hours(24);
         seat(&hosts, "bold").await.leave(Health::Overloaded(day));
         assert!(later(&hosts, "bold").await.0 <= ASKED_MAX + PAUSE_MIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_probe_ends_a_pause() {
+        let hosts = hosts();
+        let asked = Duration::from_mins(10);
+        let earlier = (seat(&hosts, "full").await, seat(&hosts, "full").await);
+        earlier.0.leave(Health::Overloaded(asked));
+        earlier.1.leave(Health::Well);
+        assert!(later(&hosts, "full").await.0 >= asked);
+        tokio::time::advance(asked).await;
+        // A call that was not made shows nothing, so the next one is the probe.
+        seat(&hosts, "full").await.leave(Health::Unknown);
+        let probe = seat(&hosts, "full").await;
+        later(&hosts, "full").await;
+        probe.leave(Health::Well);
+        let _both = (seat(&hosts, "full").await, seat(&hosts, "full").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_from_before_a_pause_may_ask_for_a_longer_one() {
+        let hosts = hosts();
+        let asked = Duration::from_mins(10);
+        let earlier = (seat(&hosts, "full").await, seat(&hosts, "full").await);
+        earlier
+            .0
+            .leave(Health::Overloaded(Duration::from_secs(100)));
+        earlier.1.leave(Health::Overloaded(asked));
+        assert!(later(&hosts, "full").await.0 >= asked);
     }
 
     #[tokio::test(start_paused = true)]

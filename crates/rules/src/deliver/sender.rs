@@ -74,8 +74,10 @@ impl Sender {
                 Health::Failing,
             ),
             // These say nothing about the endpoint.
-            Err(Unsendable::Unconfigured(why)) => (Err(why), Outcome::Failed(None), Health::Well),
-            Err(Unsendable::Invalid(why)) => (Err(why), Outcome::Dead, Health::Well),
+            Err(Unsendable::Unconfigured(why)) => {
+                (Err(why), Outcome::Failed(None), Health::Unknown)
+            }
+            Err(Unsendable::Invalid(why)) => (Err(why), Outcome::Dead, Health::Unknown),
         };
         let took_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
         let (status, error, body) = match answer {
