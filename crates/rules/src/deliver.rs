@@ -22,7 +22,7 @@ mod targets;
 mod testing;
 
 use futures::future::try_join_all;
-use jobs::{Add, JobType, Jobs, Lane, Op, State, TypeConfig};
+use jobs::{Add, JobId, JobType, Jobs, Lane, Op, State, TypeConfig};
 use store::Transaction;
 use url::Url;
 
@@ -92,20 +92,25 @@ impl Deliveries {
         op: &Op,
         calls: &[Call],
     ) -> jobs::Result<()> {
-        // They wait for the store together: one after the other, they would not end in time on a slow one.
-        let found = try_join_all(calls.iter().map(|call| self.add_of(tx, call))).await?;
-        let mut adds: Vec<Add> = Vec::with_capacity(calls.len());
+        let mut unique: Vec<(JobId, &Call, u32)> = Vec::with_capacity(calls.len());
         // Of calls with one job, the last one counts, at the place of the first.
         let mut places = std::collections::HashMap::new();
-        for add in found.into_iter().flatten() {
-            match places.entry(add.id.clone()) {
-                std::collections::hash_map::Entry::Occupied(place) => adds[*place.get()] = add,
+        for call in calls {
+            let id = identity::job(call)?;
+            match places.entry(id.clone()) {
+                std::collections::hash_map::Entry::Occupied(place) => {
+                    let before: &mut (_, _, u32) = &mut unique[*place.get()];
+                    *before = (id, call, delivery::hops(before.2, call));
+                }
                 std::collections::hash_map::Entry::Vacant(place) => {
-                    place.insert(adds.len());
-                    adds.push(add);
+                    place.insert(unique.len());
+                    unique.push((id, call, call.hops));
                 }
             }
         }
+        // They wait for the store together: one after the other, they would not end in time on a slow one.
+        let adds = (unique.into_iter()).map(|(id, call, hops)| self.add_of(tx, id, call, hops));
+        let adds: Vec<Add> = try_join_all(adds).await?.into_iter().flatten().collect();
         self.jobs
             .add_many_in(tx, op, &self.ty, &adds)
             .await
@@ -113,28 +118,25 @@ impl Deliveries {
     }
 
     /// The job of a call, unless it exists and has the same to do.
-    async fn add_of(&self, tx: &Transaction, call: &Call) -> jobs::Result<Option<Add>> {
-        let id = identity::job(call)?;
+    async fn add_of(
+        &self,
+        tx: &Transaction,
+        id: JobId,
+        call: &Call,
+        hops: u32,
+    ) -> jobs::Result<Option<Add>> {
         let mut delivery = Delivery::new(call);
+        delivery.call.hops = hops;
         let mut due_ms = 0;
         match self.jobs.get_in(tx, &self.ty, &id).await? {
             Some((info, data)) if info.state == State::Pending => {
                 if let Ok(before) = serde_json::from_slice::<Delivery>(&data) {
-                    let target = None;
-                    if before.call
-                        == (Call {
-                            target,
-                            ..call.clone()
-                        })
-                    {
+                    let merged = before.clone().replaced_by(delivery.call);
+                    if merged == before {
                         return Ok(None);
                     }
                     // A newer state, or an edited rule, does not cut the back-off short.
-                    due_ms = info.due_ms;
-                    delivery = Delivery {
-                        call: delivery.call,
-                        ..before
-                    };
+                    (due_ms, delivery) = (info.due_ms, merged);
                 }
             }
             Some((info, _)) if !call.debounce && !info.state.is_over() => return Ok(None),

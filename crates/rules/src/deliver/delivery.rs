@@ -32,6 +32,16 @@ impl Delivery {
         }
     }
 
+    /// A newer call in its place, with its attempts.
+    pub(super) fn replaced_by(self, call: Call) -> Self {
+        let call = Call {
+            hops: hops(self.call.hops, &call),
+            target: None,
+            ..call
+        };
+        Self { call, ..self }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a delivery has only text keys")
     }
@@ -77,6 +87,16 @@ impl Delivery {
             Outcome::Failed(_) | Outcome::Dead => (Finish::dead(reason), Outcome::Dead),
         };
         (finish.data(self.encode()), outcome)
+    }
+}
+
+/// The hops of a call that replaces one with so many. Debounced calls are about several changes: the one with the fewest
+/// hops decides whether they are made.
+pub(super) fn hops(before: u32, call: &Call) -> u32 {
+    if call.debounce {
+        before.min(call.hops)
+    } else {
+        call.hops
     }
 }
 

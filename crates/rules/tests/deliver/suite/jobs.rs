@@ -128,6 +128,33 @@ pub(crate) async fn a_back_off_is_not_cut_short(fixture: Fixture) {
     assert_eq!(after.seq, "2-x");
 }
 
+/// A call that is not made because it ends a loop does not take the place of one that is.
+pub(crate) async fn a_looping_call_replaces_no_other(fixture: Fixture) {
+    let endpoint = Endpoint::with_status(200).await;
+    let nth = |rule: &str, nth, hops| Call {
+        rule: rule.into(),
+        debounce: true,
+        hops,
+        ..call(&endpoint.url("/"), nth)
+    };
+    fixture.enqueue(&[nth("one", 1, 3)]).await;
+    fixture.enqueue(&[nth("one", 2, 16)]).await;
+    fixture
+        .enqueue(&[nth("two", 3, 0), nth("two", 4, 16)])
+        .await;
+    let _node = fixture.node();
+    fixture
+        .settled(|all| all.len() == 2 && all.iter().all(|shown| shown.state == State::Finished))
+        .await;
+    let mut seen: Vec<_> = (endpoint.seen().iter())
+        .map(|seen| {
+            ["x-couch-seq", "webhook-hop"].map(|name| seen.header(name).unwrap().to_owned())
+        })
+        .collect();
+    seen.sort();
+    assert_eq!(seen, [["2-x", "4"], ["4-x", "1"]]);
+}
+
 /// An edited rule makes no second call of one that waits: it replaces it.
 pub(crate) async fn an_edited_rule_replaces_calls_that_wait(fixture: Fixture) {
     let endpoint = Endpoint::with_status(200).await;
