@@ -170,6 +170,13 @@ mod tests {
             ..retry
         };
         near(wait(tripled, 4, None), 405.0);
+        let at_once = Retry {
+            delay_sec: 0.0,
+            ..retry
+        };
+        for failures in [0, 2_000, u32::MAX] {
+            assert_eq!(wait(at_once, failures, None), Some(0.0), "{failures}");
+        }
         let nonsense = Retry {
             delay_sec: f64::NAN,
             multiplier: -1.0,

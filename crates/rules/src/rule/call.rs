@@ -192,6 +192,8 @@ impl Retry {
     /// The delay after this many failures in a row.
     pub(crate) fn delay(&self, failures: u32, entropy: &Entropy) -> Duration {
         let grown = self.multiplier.powf(f64::from(failures.saturating_sub(1)));
+        // Infinity times a delay of 0 would not be a number.
+        let grown = grown.min(f64::MAX);
         let delay_max = Self::default().max_delay_sec;
         let delay = seconds(self.delay_sec * grown, Duration::MAX).min(seconds(
             self.max_delay_sec,
