@@ -18,7 +18,7 @@ use crate::limiter::retry_after;
 use crate::net::{Profile, Trouble};
 use crate::network::Network;
 use crate::payload::{Payload, Progress};
-use crate::secret::{Basic, Secret, redact, sensitive};
+use crate::secret::{Basic, Secret, redact, sensitive, spellings};
 use crate::types::millis;
 
 /// A longer body is not read to its end, and its connection is closed.
@@ -75,11 +75,12 @@ impl Network {
 
 impl Caller {
     /// Sends a request with an absolute URI, and reads up to 64 kB of the answer within `timeout`, of which it returns up to
-    /// `excerpt_bytes_max`. The status counts even if the body breaks off.
+    /// `excerpt_bytes_max`, without the password and `secrets`. The status counts even if the body breaks off.
     pub async fn call(
         &self,
         request: Request<Bytes>,
         basic: Option<&Basic>,
+        secrets: &[Secret],
         timeout: Duration,
         excerpt_bytes_max: usize,
     ) -> Result<Called, NoAnswer> {
@@ -102,27 +103,31 @@ impl Caller {
         let total_ms = millis(timeout);
         let answer = answer.map_err(|_| Failure::RequestTimeout { total_ms })?;
         let (head, body) = answer.map_err(|error| classify(&error))?.into_parts();
-        let excerpt = beginning(body, excerpt_bytes_max, until).await;
-        let secrets = basic.map(Basic::spellings).unwrap_or_default();
+        let mut excerpt = beginning(body, until).await;
+        let mut secrets: Vec<Secret> = secrets.iter().flat_map(spellings).collect();
+        secrets.extend(basic.map(Basic::spellings).unwrap_or_default());
+        // One may contain another.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.expose().len()));
+        excerpt = redact(excerpt, secrets.iter().map(Secret::expose));
+        // Not before: a part of a secret would not be found.
+        excerpt.truncate(excerpt.floor_char_boundary(excerpt_bytes_max));
         Ok(Called {
             status: head.status.as_u16(),
             retry_after: retry_after(&head.headers),
-            excerpt: redact(excerpt, secrets.iter().map(Secret::expose)),
+            excerpt,
         })
     }
 }
 
-async fn beginning(mut body: Incoming, bytes_max: usize, until: Instant) -> String {
-    let (mut kept, mut read) = (Vec::new(), 0);
-    while read < READ_BYTES_MAX {
+async fn beginning(mut body: Incoming, until: Instant) -> String {
+    let mut kept = Vec::new();
+    while kept.len() < READ_BYTES_MAX {
         let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
         let Ok(Some(Ok(frame))) = timeout_at(until, frame).await else {
             break;
         };
         if let Ok(data) = frame.into_data() {
-            read += data.len();
-            let room = bytes_max - kept.len();
-            kept.extend_from_slice(&data[..data.len().min(room)]);
+            kept.extend_from_slice(&data);
         }
     }
     String::from_utf8_lossy(&kept).into_owned()

@@ -1,9 +1,10 @@
 //! Makes calls.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use couch::{Called, Caller, NoAnswer};
+use couch::{Called, Caller, NoAnswer, Secret};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Request};
 use jobs::Clock;
@@ -20,6 +21,8 @@ use super::options::Options;
 use super::sign::{InvalidSecret, Keys};
 use crate::rule::call::{Attempt, Outcome, Sign, Target};
 
+/// Shorter values of a rule's headers and query are not redacted: they are more likely to be ordinary words.
+const CREDENTIAL_BYTES_MIN: usize = 6;
 /// How much of a response is kept.
 const EXCERPT_BYTES_MAX: usize = 1_024;
 const USER_AGENT: &str = concat!("Davenport/", env!("CARGO_PKG_VERSION"));
@@ -160,7 +163,13 @@ impl Sender {
         *request.headers_mut() = headers;
         let timeout = self.options.timeout(call.timeout_sec);
         Ok((self.caller)
-            .call(request, basic.as_ref(), timeout, EXCERPT_BYTES_MAX)
+            .call(
+                request,
+                basic.as_ref(),
+                &credentials(target),
+                timeout,
+                EXCERPT_BYTES_MAX,
+            )
             .await)
     }
 
@@ -211,6 +220,25 @@ fn own_headers(target: &Target, has_body: bool) -> Result<HeaderMap, Unsendable>
         }
     }
     Ok(headers)
+}
+
+/// What an endpoint could repeat of the credentials in a rule, besides a password.
+fn credentials(target: &Target) -> Vec<Secret> {
+    let headers = target.headers.iter().flat_map(|(_, value)| {
+        let token = value.split_once(' ').map(|(_scheme, token)| token.trim());
+        [Some(value.as_str()), token]
+    });
+    let raw = target.url.query().unwrap_or_default().split('&');
+    let raw = raw.map(|pair| pair.split_once('=').map_or(pair, |(_, value)| value));
+    let decoded = target
+        .url
+        .query_pairs()
+        .map(|(name, value)| if value.is_empty() { name } else { value });
+    (headers.flatten().chain(raw).map(Cow::Borrowed))
+        .chain(decoded)
+        .filter(|value| value.len() >= CREDENTIAL_BYTES_MIN)
+        .map(|value| Secret::from(value.into_owned()))
+        .collect()
 }
 
 fn invalid(why: &str) -> Unsendable {

@@ -16,7 +16,7 @@ use rules::deliver::Deliveries;
 use store::Store;
 
 testkit::on_every_backend! {
-    requests: what_a_receiver_sees, signatures_are_verified_by_another_library, passwords_are_sent_and_not_shown, redirects_are_not_followed,
+    requests: what_a_receiver_sees, signatures_are_verified_by_another_library, passwords_are_sent_and_not_shown, credentials_of_rules_are_not_shown, redirects_are_not_followed,
         long_responses_are_cut, loops_end, egress_is_checked, silence_ends;
     retries: a_failed_call_is_repeated, calls_can_be_limited, gone_is_dead, receivers_can_ask_for_a_delay,
         dead_letters_are_replayed, a_changed_call_is_made_after_the_running_one;

@@ -186,6 +186,24 @@ pub(crate) async fn passwords_are_sent_and_not_shown(fixture: Fixture) {
     );
 }
 
+pub(crate) async fn credentials_of_rules_are_not_shown(fixture: Fixture) {
+    // It repeats what it gets, once where the excerpt ends.
+    let endpoint = Endpoint::new(|seen: Seen| async move {
+        let value = seen.header("authorization").unwrap();
+        let body = format!("{} {value} {}", seen.path, &value["Bearer ".len()..]);
+        (StatusCode::IM_A_TEAPOT, format!("{body:_<1020}{value}"))
+    })
+    .await;
+    let _node = fixture.node();
+    let call = once(&endpoint.url("/?token=hunter%2B22&shop=eu"));
+    let headers = [("Authorization", "Bearer opensesame")];
+    fixture.enqueue(&[with(call, &headers, None)]).await;
+    let shown = fixture.only(State::Dead, 1).await;
+    let body = shown.last.unwrap().body;
+    assert!(body.starts_with("/?token=***&shop=eu *** ***__"), "{body}");
+    assert!(body.ends_with("__***"), "{body}");
+}
+
 pub(crate) async fn redirects_are_not_followed(fixture: Fixture) {
     let endpoint = Endpoint::new(|_| async { Redirect::temporary("/elsewhere") }).await;
     let _node = fixture.node();
