@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use couch::{Network, Reach};
-use jobs::{Accepted, AcceptorHandle, Finish};
+use jobs::{Accepted, AcceptorHandle, Finish, Held};
 use scheduler::PasswordCell;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -181,7 +181,7 @@ impl Shared {
             finish = self.deliver(&accepted) => finish,
             _ = self.deliveries.jobs().keep_alive(&accepted, |_| {}) => return,
         };
-        match self.acceptor.finish(job, finish).await {
+        match self.finish(&accepted, finish).await {
             Ok(_) => {}
             Err(jobs::Error::Halt) => tracing::info!(job.id = %job.id, "a delivery was lost"),
             // The call is repeated once the job's heartbeats are missed.
@@ -189,6 +189,44 @@ impl Shared {
                 tracing::warn!(job.id = %job.id, error = %wire::chain(&error), "cannot end a delivery");
             }
         }
+    }
+
+    /// Ends the run of a job. If its call is debounced and is to be made again, a newer state that has arrived meanwhile
+    /// takes its place, and does not cut its back-off short.
+    async fn finish(&self, accepted: &Accepted, finish: Finish) -> jobs::Result<Held> {
+        let job = &accepted.job;
+        let data = finish.data.as_ref().unwrap_or(&accepted.data);
+        let Some(before) = (finish.again_ms)
+            .and_then(|_| serde_json::from_slice::<Delivery>(data).ok())
+            .filter(|before| before.call.debounce)
+        else {
+            return self.acceptor.finish(job, finish).await;
+        };
+        let jobs = self.deliveries.jobs();
+        let (op, before, finish) = (&jobs.op(), &before, &finish);
+        (jobs.store())
+            .transact("finish delivery", |tx| async move {
+                let held = jobs.finish_in(&tx, op, job, finish.clone()).await?;
+                if held.repeated || !held.again {
+                    return Ok(held);
+                }
+                let found = jobs.get_in(&tx, &job.ty, &job.id).await?;
+                let next = found.and_then(|(_, data)| serde_json::from_slice(&data).ok());
+                // A replay does cut it short.
+                if let Some(Delivery {
+                    call,
+                    replay: false,
+                    ..
+                }) = next
+                {
+                    let next = before.clone().replaced_by(call).encode().into();
+                    let (ty, op) = (&job.ty, &op.nth(1));
+                    jobs.resubmit_in(&tx, op, ty, &job.id, finish.again_ms, Some(next))
+                        .await?;
+                }
+                Ok(held)
+            })
+            .await
     }
 
     /// A time from now on.

@@ -128,6 +128,39 @@ pub(crate) async fn a_back_off_is_not_cut_short(fixture: Fixture) {
     assert_eq!(after.seq, "2-x");
 }
 
+pub(crate) async fn changes_during_a_call_do_not_cut_its_back_off_short(fixture: Fixture) {
+    let go = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&go);
+    let endpoint = Endpoint::new(move |_| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            StatusCode::NOT_FOUND
+        }
+    })
+    .await;
+    let nth = |nth| Call {
+        debounce: true,
+        retry: rules::rule::call::Retry {
+            delay_sec: 2.0,
+            limit: Some(1),
+            ..rules::rule::call::Retry::default()
+        },
+        ..call(&endpoint.url("/"), nth)
+    };
+    let _node = fixture.node();
+    fixture.enqueue(&[nth(1)]).await;
+    endpoint.received(1).await;
+    fixture.enqueue(&[nth(2)]).await;
+    go.add_permits(10);
+    let waits = fixture.only(State::Pending, 1).await;
+    assert_eq!((&*waits.seq, waits.failures), ("2-x", 1));
+    let made_ms = waits.last.unwrap().at_ms;
+    assert!(waits.due_ms >= Some(made_ms + 1_600), "{:?}", waits.due_ms);
+    let dead = fixture.only(State::Dead, 2).await;
+    assert_eq!((&*dead.seq, endpoint.seen().len()), ("2-x", 2));
+}
+
 /// A call that is not made because it ends a loop does not take the place of one that is.
 pub(crate) async fn a_looping_call_replaces_no_other(fixture: Fixture) {
     let endpoint = Endpoint::with_status(200).await;
