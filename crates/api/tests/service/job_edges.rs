@@ -92,6 +92,31 @@ async fn json_that_is_nested_too_deeply_is_refused() {
     }
 }
 
+/// The run that it replaces asks for a retry at once.
+#[tokio::test]
+async fn a_replaced_running_job_waits_for_its_time() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let job = json!({"id": "x", "data": 1});
+    root.post("/_jobs/mail", &job).await.gives(201);
+    let jobs = claim(&root, 1, 0).await;
+    let later = json!({"id": "x", "data": 2, "due": "2099-01-01T00:00:00Z"});
+    root.post("/_jobs/mail", &later).await.gives(201);
+    finish(
+        &root,
+        &jobs[0],
+        json!({"outcome": "failed", "delay_sec": 0}),
+    )
+    .await;
+    assert!(claim(&root, 1, 0).await.is_empty());
+    let shown = root.get("/_jobs/mail/x").await.gives(200);
+    assert_eq!(
+        (&shown["state"], &shown["data"]),
+        (&json!("pending"), &json!(2))
+    );
+    assert!(shown["due"].as_str().unwrap().starts_with("2099-01-01"));
+}
+
 /// Neither that of its job nor that of the other jobs of the worker.
 #[tokio::test]
 async fn progress_that_is_refused_costs_no_heartbeat() {

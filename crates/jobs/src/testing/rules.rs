@@ -234,12 +234,15 @@ impl Job {
         self.next.is_some()
     }
 
-    /// The holder requests another run. A creator's request takes precedence.
+    /// The holder requests another run. A creator's request takes precedence, and so does the time of its data.
     pub(crate) fn run_again(&mut self, due_ms: Option<i64>, data: Option<Token>) {
         let due_ms = due_ms.map(|due_ms| due_ms.max(0));
         self.next = Some(match self.next.take() {
             Some(next) if next.by_creator => Next {
-                due_ms: next.due_ms.min(due_ms),
+                due_ms: match next.data {
+                    Some(_) => next.due_ms,
+                    None => next.due_ms.min(due_ms),
+                },
                 data: next.data.or(data),
                 by_creator: true,
             },

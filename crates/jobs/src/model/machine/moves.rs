@@ -106,14 +106,17 @@ impl Header {
         Some(signal_ms)
     }
 
-    /// The holder requests another run. It can neither delay a run that a creator requested, nor
-    /// replace the creator's data.
+    /// The holder requests another run. It can neither delay a run that a creator requested, nor replace the creator's
+    /// data, which does not run before its own time.
     pub(super) fn ask_again(&mut self, due_ms: i64, data: Option<Bytes>) {
         let due_ms = due_ms.max(0);
         let data = data.map(|data| self.blob(data));
         self.next = Some(match self.next.take() {
             Some(next) if next.by_creator => Next {
-                due_ms: next.due_ms.min(due_ms),
+                due_ms: match next.data {
+                    Some(_) => next.due_ms,
+                    None => next.due_ms.min(due_ms),
+                },
                 data: next.data.or(data),
                 by_creator: true,
             },
