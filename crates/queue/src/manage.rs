@@ -89,13 +89,15 @@ impl Queue {
             return Ok(self.jobs().retry_all(&ty.ty, wanted).await?);
         };
         // The errors are in the jobs themselves. Jobs that die again meanwhile are left to the next call.
-        let mut left = self.jobs().counts(&ty.ty).await?.dead;
+        let began_ms = self.jobs().clock().now_ms();
         let (mut retried, mut cursor) = (0, None);
-        while left > 0 {
+        loop {
             let page =
                 (self.list(ty, Some(State::Dead), true, cursor.as_ref(), RETRY_PAGE)).await?;
-            left = left.saturating_sub(page.jobs.len() as u64);
             for (info, envelope) in page.jobs {
+                if info.finished_ms.is_some_and(|at_ms| at_ms > began_ms) {
+                    continue;
+                }
                 let error = last_error(of(&info), envelope.as_ref());
                 if note(error.as_deref() == Some(reason)) {
                     match self.jobs().retry(&ty.ty, &info.id).await {

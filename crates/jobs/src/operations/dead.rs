@@ -56,15 +56,14 @@ impl Jobs {
             state: Some(State::Dead),
             ..Query::default()
         };
-        // Jobs that die again meanwhile are left to the next call, or this one might never end.
-        let mut left = self.counts(ty).await?.dead;
+        // Jobs that die again meanwhile are left to the next call, or this one might never end. They may be listed once more.
+        let began_ms = self.clock().now_ms();
+        let old = |info: &JobInfo| info.finished_ms.is_none_or(|at_ms| at_ms <= began_ms);
         let (batch, mut retried, mut failed, mut cursor) = (Batch::new(JOBS), 0, None, None);
-        while left > 0 && failed.is_none() {
-            let limit = usize::try_from(left).map_or(JOBS, |left| left.min(JOBS));
-            let page = self.list(ty, &dead, cursor.as_ref(), limit).await?;
-            left -= limit as u64;
+        while failed.is_none() {
+            let page = self.list(ty, &dead, cursor.as_ref(), JOBS).await?;
             let infos = page.jobs.into_iter().map(|listed| listed.info);
-            let ids: Vec<(JobId, Op)> = (infos.filter(&wanted))
+            let ids: Vec<(JobId, Op)> = (infos.filter(|info| old(info) && wanted(info)))
                 .map(|info| (info.id, self.op()))
                 .collect();
             let work = |tx: Transaction, ids| self.retry_these(tx, ty, ids);
@@ -94,5 +93,65 @@ impl Jobs {
             }
         }
         Ok(retried)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use store::Store;
+    use tokio::runtime::Handle;
+    use tokio::task::block_in_place;
+
+    use super::*;
+    use crate::{Add, Clock, Entropy, Finish, Holder, TypeConfig};
+
+    async fn kill_all(jobs: &Jobs, ty: &JobType) {
+        let holder = Holder::new("h").unwrap();
+        loop {
+            let claimed = jobs.accept(ty, &holder, JOBS).await.unwrap().jobs;
+            let ends: Vec<_> = (claimed.into_iter())
+                .map(|accepted| (accepted.job, Finish::dead("it always does")))
+                .collect();
+            if ends.is_empty() {
+                return;
+            }
+            for ended in jobs.finish_many(&ends).await.unwrap() {
+                let _ = ended.unwrap();
+            }
+        }
+    }
+
+    /// They are listed behind the others of their bucket.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn jobs_that_die_again_do_not_take_the_turn_of_others() {
+        let clock = Clock::standing(1_000);
+        let store = Store::open("memory:").await.unwrap();
+        let jobs = Jobs::new(store, clock.clone(), Entropy::seeded(1));
+        let ty = JobType::new("t").unwrap();
+        jobs.set_type(&ty, TypeConfig::new(60_000)).await.unwrap();
+        let ids = || (0..).map(|n| JobId::new(format!("job-{n}")).unwrap());
+        let first = ids().filter(|id| id.bucket() == 0).take(250);
+        let second = ids().filter(|id| id.bucket() == 1).take(50);
+        let adds: Vec<Add> = first.chain(second).map(|id| Add::new(id, "1")).collect();
+        jobs.add_many(&ty, &adds).await.unwrap();
+        kill_all(&jobs, &ty).await;
+        clock.set_ms(2_000);
+        let asked = Mutex::new(Vec::new());
+        let wanted = |info: &JobInfo| {
+            let count = asked.lock().unwrap().len();
+            if count > 0 && count.is_multiple_of(JOBS) {
+                clock.set_ms(3_000);
+                block_in_place(|| Handle::current().block_on(kill_all(&jobs, &ty)));
+            }
+            asked.lock().unwrap().push(info.id.clone());
+            true
+        };
+        assert_eq!(jobs.retry_all(&ty, wanted).await.unwrap(), 300);
+        let mut asked = asked.into_inner().unwrap();
+        asked.sort_unstable();
+        asked.dedup();
+        assert_eq!(asked.len(), 300);
     }
 }
