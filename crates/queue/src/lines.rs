@@ -52,18 +52,25 @@ impl InLine {
         self.0.acceptor.borrow().clone()
     }
 
+    /// The acceptors that follow each other as the type is paused and resumed.
+    pub(crate) fn acceptors(&self) -> Acceptors {
+        Acceptors(self.0.acceptor.clone())
+    }
+}
+
+/// The acceptors of a type, for a claim that may outlast one.
+pub(crate) struct Acceptors(watch::Receiver<Option<AcceptorHandle>>);
+
+impl Acceptors {
     /// The acceptor, once the type is not paused; `None` when the time is over or the service stops.
-    pub(crate) async fn acceptor_by(&self, deadline: Instant) -> Option<AcceptorHandle> {
-        let mut acceptor = self.0.acceptor.clone();
-        let there = timeout_at(deadline, acceptor.wait_for(Option::is_some));
+    pub(crate) async fn by(&mut self, deadline: Instant) -> Option<AcceptorHandle> {
+        let there = timeout_at(deadline, self.0.wait_for(Option::is_some));
         there.await.ok()?.ok()?.clone()
     }
 
-    /// Waits until the acceptor is another. False when the time is over or the service stops.
-    pub(crate) async fn changed_by(&self, deadline: Instant) -> bool {
-        let mut acceptor = self.0.acceptor.clone();
-        acceptor.borrow_and_update();
-        matches!(timeout_at(deadline, acceptor.changed()).await, Ok(Ok(())))
+    /// Waits until the acceptor is another than the last one that was got. False when the time is over or the service stops.
+    pub(crate) async fn changed_by(&mut self, deadline: Instant) -> bool {
+        matches!(timeout_at(deadline, self.0.changed()).await, Ok(Ok(())))
     }
 }
 

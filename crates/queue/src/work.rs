@@ -102,7 +102,8 @@ impl Queue {
     }
 
     async fn claim_in(&self, ty: &Type, claim: &Claim, line: &InLine) -> Result<Claimed> {
-        while let Some(acceptor) = line.acceptor_by(claim.deadline).await {
+        let mut acceptors = line.acceptors();
+        while let Some(acceptor) = acceptors.by(claim.deadline).await {
             let holder = Some(claim.holder.clone());
             match acceptor.accept_as(holder, claim.count, claim.left()).await {
                 Ok(jobs) => {
@@ -115,7 +116,7 @@ impl Queue {
                 }
                 // The type was paused.
                 Err(jobs::Error::Stopped) => {
-                    if !line.changed_by(claim.deadline).await {
+                    if !acceptors.changed_by(claim.deadline).await {
                         break;
                     }
                 }
