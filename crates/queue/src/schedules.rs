@@ -399,6 +399,8 @@ impl Queue {
         match types::read(tx, &name).await? {
             None => fired.error = Some(Error::NoType(name).to_string()),
             Some(ty) => {
+                // The type may be sealed only since the schedule was put.
+                found.sealed |= ty.settings.sealed && self.sealer().seals();
                 let is_open = match last {
                     Some(id) if found.schedule.overlap == Overlap::Skip => {
                         let info = self.jobs().info_in(tx, &ty.ty, &job_id(&id)?).await?;

@@ -333,6 +333,15 @@ async fn the_data_of_a_schedule_is_sealed() {
     let plain = ty(&queue, false).await;
     queue.put_schedule("nightly", &schedule).await.unwrap();
     assert!(shows_secret(&store).await && !plain.settings.sealed);
+    ty(&queue, true).await;
+    queue.remove(&mail, "1").await.unwrap();
+    let holder = jobs::Holder::new("scheduler").unwrap();
+    let claim = (queue.jobs()).claim_by(&schedules_type(), &holder, 1, i64::MAX);
+    let due = queue.jobs().accept_claim(&claim).await.unwrap().jobs;
+    let clock = queue.jobs().clock();
+    clock.set_skew_ms(90_000);
+    queue.fire(&due[0].job).await.unwrap();
+    assert!(!shows_secret(&store).await, "the type is sealed again");
 }
 
 #[tokio::test]
