@@ -191,6 +191,15 @@ impl Listeners {
         matching.filter_map(signal).collect()
     }
 
+    /// The same signal, without a delay if it is about the newest change, since each later one takes its place.
+    pub(crate) fn at_the_newest(mut signal: Signal) -> Signal {
+        let place = serde_json::from_slice::<Place>(&signal.add.data);
+        if place.is_ok_and(|place| place.since.is_none()) {
+            signal.add.due_ms = 0;
+        }
+        signal
+    }
+
     /// The same signal for a database that is newer than its rule, which is about all of its changes then.
     pub(crate) fn from_the_start(mut signal: Signal) -> jobs::Result<Signal> {
         if let Ok(mut place) = serde_json::from_slice::<Place>(&signal.add.data) {

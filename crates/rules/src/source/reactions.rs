@@ -355,7 +355,7 @@ impl Facts {
     fn signal(&self, listen: &Listen) -> jobs::Result<Signal> {
         let mut signal = listen.signal.clone();
         if !listen.is_there || !self.is_seeded(&listen.rule) {
-            return Ok(signal);
+            return Ok(Listeners::at_the_newest(signal));
         }
         signal.create |= self.is_new(&listen.rule, &listen.database);
         // The rule has a job for each database that was there before it: one without is new, and the event of that was lost.

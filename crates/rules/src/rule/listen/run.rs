@@ -230,7 +230,8 @@ impl<S: Sender> Run<'_, S> {
                 return Ok(true);
             };
             let is_last = self.place.since.is_none() || (rows.len() as u64) < PAGE;
-            if webhook.block {
+            // If a call failed, the newest change could be another one when it is repeated.
+            if webhook.block && self.place.since.is_some() {
                 self.in_order(webhook, &rows).await?;
             } else {
                 self.at_once(webhook, &rows).await?;

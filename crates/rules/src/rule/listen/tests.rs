@@ -178,7 +178,10 @@ impl Fixture {
         let now_ms = jobs.clock().now_ms();
         let set = Arc::clone(&self.set.borrow());
         let signals = Listeners::signals(&set, &self.source, "a", event, now_ms, seen);
-        let signals: Vec<_> = signals.into_iter().map(|(_, signal)| signal).collect();
+        let signals = signals.into_iter();
+        let signals: Vec<_> = signals
+            .map(|(_, signal)| Listeners::at_the_newest(signal))
+            .collect();
         jobs.signal_many(&ty, &signals).await.unwrap();
     }
 
@@ -438,7 +441,7 @@ async fn d15_rules_begin_now_unless_they_say_otherwise() {
     fixture.put(&["new"]);
     // The feed has never looked at this database.
     fixture.signal(Event::Updated, None).await;
-    assert_eq!(next(&mut fixture.sent).await, "new");
+    assert_eq!(next(&mut fixture.enqueued).await, "new");
     fixture.finished("r").await;
 
     // The feed knows where it was before.
@@ -449,6 +452,45 @@ async fn d15_rules_begin_now_unless_they_say_otherwise() {
     assert_eq!(next(&mut fixture.sent).await, "new");
     fixture.finished("s").await;
     assert!(fixture.sent.try_recv().is_err());
+}
+
+/// The newest change is another one by the time that a call is repeated.
+#[tokio::test]
+async fn a_rule_that_begins_with_the_newest_change_loses_none_after_it() {
+    let mut fixture = Fixture::new().await;
+    fixture.gate.forget_permits(1_000);
+    fixture.answers.lock().unwrap().push_back(refused());
+    fixture.rule(on_change(&json!({}))).await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.enqueued).await, "1");
+    fixture.put(&["2", "3"]);
+    fixture.signal(Event::Updated, None).await;
+    fixture.gate.add_permits(1_000);
+    for expected in ["2", "2", "3"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn changes_are_gathered_only_behind_a_known_place() {
+    let mut fixture = Fixture::new().await;
+    let gathers = json!({"trigger": {"delay_sec": 600}});
+    fixture.rule(on_change(&gathers)).await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.enqueued).await, "1");
+    fixture.finished("r").await;
+
+    let mut other = on_change(&gathers);
+    other["_id"] = json!("s");
+    fixture.rule(other).await;
+    let now_ms = fixture.rules.replications().jobs().clock().now_ms();
+    fixture.signal(Event::Created, None).await;
+    let gathers = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, _)| info.due_ms >= now_ms + 600_000)
+    };
+    fixture.job("s", gathers).await;
 }
 
 #[tokio::test]
