@@ -31,6 +31,8 @@ const GONE_MS_MAX: i64 = 300_000;
 const MISSING_PAUSE_MS: i64 = 30_000;
 /// How often a node that knows the source is looked for.
 const UNKNOWN_PAUSE_MS: i64 = 5_000;
+/// For how long a rule that has just been resumed is left alone.
+const RESUMED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a run ends before it has caught up.
 enum Stop {
@@ -72,10 +74,7 @@ impl<S: Sender> Listening<S> {
         let sources = Arc::clone(&self.sources.borrow());
         let source = sources.iter().find(|source| source.name() == place.source);
         let Some(rule) = rule else {
-            if self.is_paused(&task).await? {
-                return Ok(Finish::done());
-            }
-            return self.forget(&task).await;
+            return self.end_without_rule(&task).await;
         };
         if !is_of(&task, &rule) {
             return self.forget(&task).await;
@@ -133,13 +132,17 @@ impl<S: Sender> Listening<S> {
         Ok(finish.data(jobs::encode(&place)?))
     }
 
-    /// Whether the rule is there, but disabled: then its place is kept.
-    async fn is_paused(&self, task: &Task<Place>) -> Result<bool, Failure> {
+    /// Keeps the place if the rule is disabled, or was until just now.
+    async fn end_without_rule(&self, task: &Task<Place>) -> Result<Finish, Failure> {
         let place = &task.data;
         let rule = (self.listeners.rules)
             .named(&place.rules, &place.rule)
             .await?;
-        Ok(rule.is_some_and(|rule| is_of(task, &rule) && !rule.rule.enabled))
+        match rule.filter(|rule| is_of(task, rule)) {
+            None => self.forget(task).await,
+            Some(rule) if rule.rule.enabled => Ok(task.again_in(RESUMED_PAUSE)),
+            Some(_) => Ok(Finish::done()),
+        }
     }
 
     async fn end(

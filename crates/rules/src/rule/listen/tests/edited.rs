@@ -3,6 +3,7 @@
 use peer::{Fault, Faults, On};
 
 use super::*;
+use crate::keys;
 
 #[tokio::test]
 async fn an_edited_rule_applies_from_the_next_change_on() {
@@ -51,6 +52,38 @@ async fn a_paused_rule_keeps_its_place() {
     assert_eq!(next(&mut fixture.sent).await, "2");
     fixture.finished("r").await;
     assert!(fixture.sent.try_recv().is_err());
+}
+
+/// It was resumed between the two looks of a run that found it paused.
+#[tokio::test]
+async fn a_rule_that_is_resumed_at_once_keeps_its_place() {
+    let mut fixture = Fixture::new().await;
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.finished("r").await;
+    let store = fixture.rules.replications().jobs().store().clone();
+    let key = &keys::rule(fixture.db.instance(), "r");
+    let take = |tx: Transaction| async move {
+        let row = tx.get(key).await?;
+        tx.clear(key);
+        Ok::<_, store::Error>(row.unwrap())
+    };
+    let row = &store.transact("take_rule", take).await.unwrap();
+    fixture.put(&["2"]);
+    fixture.signal(Event::Updated, None).await;
+    let waits = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, _)| info.attempts >= 2 && info.state == State::Pending)
+    };
+    fixture.job("r", waits).await;
+    let put_back = |tx: Transaction| async move {
+        tx.set(key, row);
+        Ok::<_, store::Error>(())
+    };
+    store.transact("put_rule", put_back).await.unwrap();
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "2");
 }
 
 /// The first run of a rule that calls about two changes at once is reading them when it is edited.
