@@ -193,9 +193,9 @@ impl Notifier {
             }
             self.refreshed = Some(now);
         }
-        let (registered, noted, watch) = self.listen().await?;
+        let (version, registered, noted, watch) = self.listen().await?;
         if !registered {
-            self.table().end_all(&Notice::TypeCleared);
+            self.table().end_all(version, &Notice::TypeCleared);
         }
         self.owed.extend(noted);
         if self.owed.is_empty() {
@@ -219,8 +219,8 @@ impl Notifier {
             .await
     }
 
-    /// Whether the type is registered, some notes, and a watch for more.
-    async fn listen(&self) -> Result<(bool, Vec<JobId>, Option<Watch>)> {
+    /// Whether the type is registered at a version, some notes, and a watch for more.
+    async fn listen(&self) -> Result<(u64, bool, Vec<JobId>, Option<Watch>)> {
         let (jobs, ty, nonce) = (&self.jobs, &self.ty, self.table().nonce);
         let notes = &jobs.keys().notes(ty, nonce);
         jobs.read("listen", |tx| async move {
@@ -230,7 +230,7 @@ impl Notifier {
                 .map(|row| Keys::id(notes, &row.key))
                 .collect::<Result<Vec<_>>>()?;
             let watch = watch_or_poll(tx.watch(&jobs.keys().notifier(ty, nonce)).await)?;
-            Ok((registered, ids, watch))
+            Ok((tx.read_version().await?, registered, ids, watch))
         })
         .await
     }

@@ -279,10 +279,10 @@ impl Table {
         self.lock().as_ref().is_none_or(BTreeMap::is_empty)
     }
 
-    /// Ends every subscription.
-    pub(crate) fn end_all(&self, notice: &Notice) {
+    /// Ends every subscription to which nothing newer than this version was delivered.
+    pub(crate) fn end_all(&self, version: u64, notice: &Notice) {
         for id in self.ids() {
-            self.deliver(&id, u64::MAX, notice);
+            self.deliver(&id, version, notice);
         }
     }
 
@@ -318,5 +318,17 @@ mod tests {
         table.deliver(&id, 3, &Notice::Removed);
         subscription.begin();
         assert_eq!(*subscription.now(), Notice::TypeCleared);
+    }
+
+    /// A notifier learns late that the type was not registered for a while.
+    #[test]
+    fn a_later_subscription_is_not_ended() {
+        let id = JobId::try_from("j").unwrap();
+        let table = Arc::new(Table::new(1));
+        let mut subscription = table.register(&id).unwrap();
+        table.deliver(&id, 5, &Notice::Removed);
+        table.end_all(4, &Notice::TypeCleared);
+        subscription.begin();
+        assert_eq!(*subscription.now(), Notice::Removed);
     }
 }
