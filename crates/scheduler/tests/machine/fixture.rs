@@ -7,7 +7,7 @@ use docstore::{Db, DocStore, Edit, EditMode, ReadOptions, Rev};
 use document::doc::Doc;
 use document::json::Json;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier, NotifierHandle};
-use peer::Peer;
+use peer::{Fault, Faults, On, Peer};
 use replication::engine::Budget;
 use replication::id::ReplicationId;
 use scheduler::{
@@ -91,6 +91,18 @@ impl World {
             follow,
             _notifier: AbortOnDropHandle::new(notifier),
         }
+    }
+
+    /// Lets nobody learn from the peer which of its databases change.
+    pub(crate) fn forbid_watching(&self) {
+        let forbidden = || Fault::Status {
+            status: 403,
+            retry_after: None,
+        };
+        self.peer.set_faults(Faults::script([
+            (On::any("/_db_updates"), forbidden()),
+            (On::any("/_dbs_info"), forbidden()),
+        ]));
     }
 
     pub(crate) async fn node(&self, name: &str) -> Node {

@@ -121,14 +121,7 @@ async fn sequences_are_polled_without_an_update_feed() {
 #[tokio::test]
 async fn jobs_keep_their_feed_if_the_server_cannot_be_watched() {
     let world = World::new().await;
-    let forbidden = || Fault::Status {
-        status: 403,
-        retry_after: None,
-    };
-    world.peer.set_faults(Faults::script([
-        (On::any("/_db_updates"), forbidden()),
-        (On::any("/_dbs_info"), forbidden()),
-    ]));
+    world.forbid_watching();
     let options = Options {
         park_after_sec: 1,
         ..one_permit()

@@ -1,7 +1,6 @@
 //! Limits over all nodes: one run per target, and runs per server.
 
 use jobs::{JobInfo, State};
-use peer::{Fault, Faults, On};
 use scheduler::Options;
 use serde_json::{Value, json};
 
@@ -135,14 +134,7 @@ async fn a_busy_replication_yields_its_target() {
 #[tokio::test]
 async fn a_replication_that_has_caught_up_yields_its_target_early() {
     let world = World::new().await;
-    let forbidden = || Fault::Status {
-        status: 403,
-        retry_after: None,
-    };
-    world.peer.set_faults(Faults::script([
-        (On::any("/_db_updates"), forbidden()),
-        (On::any("/_dbs_info"), forbidden()),
-    ]));
+    world.forbid_watching();
     let options = Options {
         park_after_sec: 1,
         interval_sec: 1,
