@@ -3,8 +3,13 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout};
+
+/// How often an idle run looks whether permits have become scarcer.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The permits of a node. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -14,6 +19,8 @@ pub(crate) struct Permits(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     free: watch::Sender<usize>,
+    /// Apart from their number, which changes with every run and would wake all idle ones.
+    none_free: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -21,6 +28,12 @@ struct State {
     max: usize,
     taken: usize,
     waiting: VecDeque<oneshot::Sender<Permit>>,
+}
+
+impl State {
+    fn free(&self) -> usize {
+        self.max.saturating_sub(self.taken + self.waiting.len())
+    }
 }
 
 /// Released on drop.
@@ -36,6 +49,7 @@ impl Permits {
                 waiting: VecDeque::new(),
             }),
             free: watch::Sender::new(max),
+            none_free: watch::Sender::new(max == 0),
         }))
     }
 
@@ -72,6 +86,33 @@ impl Permits {
         }
     }
 
+    /// How long an idle run keeps its permit: the fewer are free, the shorter. So idle runs end one by one, not all at
+    /// once when the last permit is taken.
+    pub(crate) async fn idle(&self, longest: Duration) {
+        let began = Instant::now();
+        let mut none_free = self.0.none_free.subscribe();
+        loop {
+            let patience = longest.mul_f64(self.share_free());
+            let left = patience.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            let scarce = none_free.wait_for(|none_free| *none_free);
+            if timeout(left.min(LOOK), scarce).await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn share_free(&self) -> f64 {
+        let (free, max) = {
+            let state = self.state();
+            (state.free(), state.max)
+        };
+        let number = |permits| f64::from(u32::try_from(permits).unwrap_or(u32::MAX));
+        number(free) / number(max.max(1))
+    }
+
     fn grant_waiting(&self) {
         loop {
             let next = {
@@ -94,13 +135,17 @@ impl Permits {
         self.show();
     }
 
+    /// Counts under the lock of what is shown, so that the last number shown is the last one counted.
     fn show(&self) {
-        let free = {
-            let state = self.state();
-            state.max.saturating_sub(state.taken + state.waiting.len())
-        };
-        let changes = |old: &mut usize| std::mem::replace(old, free) != free;
-        self.0.free.send_if_modified(changes);
+        let free = || self.state().free();
+        self.0.free.send_if_modified(|shown| {
+            let free = free();
+            std::mem::replace(shown, free) != free
+        });
+        self.0.none_free.send_if_modified(|shown| {
+            let none_free = free() == 0;
+            std::mem::replace(shown, none_free) != none_free
+        });
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -157,6 +202,27 @@ mod tests {
         // It was granted its permit, and is dropped before it takes it.
         drop(waiting);
         assert_eq!((permits.taken(), free(&permits)), (0, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_runs_end_sooner_the_fewer_permits_are_free() {
+        let permits = Permits::new(4);
+        let ends_after = async |began: Instant| {
+            permits.idle(Duration::from_secs(8)).await;
+            began.elapsed().as_secs()
+        };
+        let first = permits.take();
+        assert_eq!(ends_after(Instant::now()).await, 6);
+        let second = permits.take();
+        assert_eq!(ends_after(Instant::now()).await, 4);
+        let became_scarce = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            (permits.take(), permits.take())
+        };
+        let (ended, _others) = tokio::join!(ends_after(Instant::now()), became_scarce);
+        assert_eq!(ended, 2, "without waiting for the next look");
+        assert_eq!(ends_after(Instant::now()).await, 0);
+        drop((first, second));
     }
 
     #[tokio::test]

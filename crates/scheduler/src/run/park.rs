@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use couch::Seq;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::{Instrument as _, Span};
 
 use super::end::End;
@@ -166,7 +166,7 @@ impl Work<'_> {
         span
     }
 
-    /// Waits until a run has had nothing to do for a while, or for a moment if other jobs need its permit, and until a
+    /// Waits until a run has had nothing to do for a while, which is shorter the fewer permits are free, and until a
     /// listener watches its source.
     pub(super) async fn settled(
         &self,
@@ -189,9 +189,8 @@ impl Work<'_> {
                 if pause_s == 0 {
                     return std::future::pending().await;
                 }
-                let mut free = self.runner.permits.free();
-                let wanted = free.wait_for(|free| *free == 0);
-                drop(timeout(Duration::from_secs(pause_s), wanted).await);
+                let longest = Duration::from_secs(pause_s);
+                self.runner.permits.idle(longest).await;
                 if self.may_sleep(replication, unhealthy_since).await {
                     return Settled::Followed;
                 }
