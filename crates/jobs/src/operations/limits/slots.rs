@@ -200,7 +200,6 @@ impl Jobs {
         if wanted == 0 {
             return Ok(free);
         }
-        let blind = self.planted().is(Bug::SlotReadBlindly);
         let all = || self.keys().slots(ty, limit, 0..rule.end());
         if rule.limit.per_ms.is_none() && rule.over <= max {
             let mut known = (self.freed_slots()).take(ty, limit, wanted, &tx.call());
@@ -241,9 +240,7 @@ impl Jobs {
         }
         // Few or none are free, or some are taken beyond the maximum: all of them count.
         let rows = self.slot_rows(tx, all()).await?;
-        if !blind {
-            tx.add_read_conflict_range(all());
-        }
+        self.conflict(tx, all());
         Ok(usable(&rows, rule, wanted, op.now_ms))
     }
 
@@ -258,9 +255,8 @@ impl Jobs {
             .transpose()?;
         // When it is free again counts for a rate, which this may have been.
         let is_free = row.is_none_or(|slot| slot.id.is_none());
-        let blind = self.planted().is(Bug::SlotReadBlindly);
-        if !blind && (is_free || !self.is_waited_for(tx, ty, limit).await?) {
-            tx.add_read_conflict_range(KeyRange::key(&key));
+        if is_free || !self.is_waited_for(tx, ty, limit).await? {
+            self.conflict(tx, KeyRange::key(&key));
         }
         Ok(is_free)
     }
@@ -286,9 +282,7 @@ impl Jobs {
             let key = self.keys().slot(ty, limit, slot);
             if tx.snapshot().get(&key).await?.is_none() {
                 free.push(slot);
-                if !self.planted().is(Bug::SlotReadBlindly) {
-                    tx.add_read_conflict_range(KeyRange::key(&key));
-                }
+                self.conflict(tx, KeyRange::key(&key));
             }
         }
         Ok(free)
@@ -296,11 +290,15 @@ impl Jobs {
 
     /// Conflicts with others that take these slots.
     fn keep_free(&self, tx: &Transaction, ty: &JobType, limit: &Bytes, slots: &[u32]) {
-        if self.planted().is(Bug::SlotReadBlindly) {
-            return;
-        }
         for slots in runs(slots.to_vec()) {
-            tx.add_read_conflict_range(self.keys().slots(ty, limit, slots));
+            self.conflict(tx, self.keys().slots(ty, limit, slots));
+        }
+    }
+
+    /// Conflicts with changes of slots that were read from a snapshot.
+    fn conflict(&self, tx: &Transaction, slots: KeyRange) {
+        if !self.planted().is(Bug::SlotReadBlindly) {
+            tx.add_read_conflict_range(slots);
         }
     }
 
