@@ -117,6 +117,28 @@ async fn a_replaced_running_job_waits_for_its_time() {
     assert!(shown["due"].as_str().unwrap().starts_with("2099-01-01"));
 }
 
+#[tokio::test]
+async fn new_data_begins_without_the_failures_of_the_old() {
+    let fixture = fixture_with(json!({"retry": {"limit": 1, "delay_sec": 0}})).await;
+    let root = fixture.root();
+    let job = |data: u8| json!({"id": "x", "data": data});
+    root.post("/_jobs/mail", &job(1)).await.gives(201);
+    let old = claim(&root, 1, 0).await;
+    root.post("/_jobs/mail", &job(2)).await.gives(201);
+    let failed = || json!({"outcome": "failed"});
+    finish(&root, &old[0], failed()).await;
+    for (failures, state) in [(0, "pending"), (1, "dead")] {
+        let run = claim(&root, 1, 0).await;
+        assert_eq!(
+            (&run[0]["data"], &run[0]["failures"]),
+            (&json!(2), &json!(failures))
+        );
+        finish(&root, &run[0], failed()).await;
+        let shown = root.get("/_jobs/mail/x").await.gives(200);
+        assert_eq!(shown["state"], state);
+    }
+}
+
 /// Neither that of its job nor that of the other jobs of the worker.
 #[tokio::test]
 async fn progress_that_is_refused_costs_no_heartbeat() {

@@ -82,6 +82,13 @@ pub(crate) struct Next {
     pub(crate) by_creator: bool,
 }
 
+impl Next {
+    /// Whether it runs data that a creator has added since the current run began.
+    pub(crate) fn is_new(&self) -> bool {
+        self.by_creator && self.data.is_some()
+    }
+}
+
 /// Everything about a job except large data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {

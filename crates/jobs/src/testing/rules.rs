@@ -258,7 +258,10 @@ impl Job {
     pub(crate) fn finish(&mut self, end: &Ended) -> bool {
         let back_off = end.failed && end.again_ms.is_some();
         let dies = end.dead && end.again_ms.is_none() && self.next.is_none();
-        if back_off || dies {
+        let is_new = |next: &Next| next.by_creator && next.data.is_some();
+        if self.next.as_ref().is_some_and(is_new) {
+            self.stalls = 0;
+        } else if back_off || dies {
             self.stalls += 1;
         } else if !end.unused {
             self.stalls = 0;

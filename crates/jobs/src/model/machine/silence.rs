@@ -27,8 +27,10 @@ pub(super) fn stall(
     let next = (new.next.take()).filter(|_| !cx.planted.is(Bug::StallDropsNext));
     if let Some(next) = next {
         new.due_ms = next.due_ms;
+        if next.is_new() {
+            new.stalls = 0;
+        }
         if let Some(newer) = next.data {
-            new.stalls = if next.by_creator { 0 } else { new.stalls };
             new.data = newer;
         }
         if next.by_creator {
