@@ -54,6 +54,14 @@ pub(crate) struct Order {
     pub(crate) version: u64,
 }
 
+impl Order {
+    /// Before all others.
+    pub(crate) const FIRST: Self = Self {
+        incarnation: 0,
+        version: 0,
+    };
+}
+
 /// Determines the one index row of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {

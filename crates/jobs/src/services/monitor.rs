@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
-use store::{KeyRange, KeyValue, RangeOptions, Transaction};
+use store::{KeyRange, RangeOptions, Transaction};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::header::{Order, State};
-use crate::model::keys::{Keys, Position, promised, stamp_of};
+use crate::model::keys::{Position, promised, stamp_of};
 use crate::model::machine::{Event, Reply};
 use crate::operations::batch::Batch;
 use crate::operations::leases::{Lease, Leases, buckets};
@@ -191,9 +191,15 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                 .await?;
             let mut silent: BTreeMap<Order, Vec<JobId>> = BTreeMap::new();
             for row in rows.iter().flatten() {
-                let beat = Beat::decode(keys, self.ty, row)
-                    .inspect_err(|error| telemetry::undecodable(self.ty, &row.key, error));
-                let Ok(beat) = beat else { continue };
+                let undecodable = |error: &Error| telemetry::undecodable(self.ty, &row.key, error);
+                let id = keys.position(self.ty, State::Running, &row.key);
+                let Ok((_, id)) = id.inspect_err(undecodable) else {
+                    continue;
+                };
+                let Ok(beat) = Beat::decode(&row.value).inspect_err(undecodable) else {
+                    silent.entry(Order::FIRST).or_default().push(id);
+                    continue;
+                };
                 let timeout = if self.planted(Bug::TimeoutOfType) {
                     of_type
                 } else {
@@ -203,7 +209,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                 let since = since.entry(timeout);
                 let before = *since.or_insert_with(|| self.silent_since(timeout));
                 if let Some(before) = before.filter(|before| beat.at <= *before) {
-                    silent.entry(before).or_default().push(beat.id);
+                    silent.entry(before).or_default().push(id);
                 }
             }
             for (before, silent) in silent {
@@ -254,7 +260,8 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         failed.map_or(Ok(held), Err)
     }
 
-    /// The number of jobs to run again, and of jobs given up.
+    /// The number of jobs to run again, and of jobs given up. A heartbeat that cannot be decoded is replaced by a new one: its
+    /// holder may be alive, and if it is not, is silent from now on.
     async fn stall_in(
         &self,
         tx: &Transaction,
@@ -277,13 +284,11 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         let read = try_join_all(read).await?;
         let mut effects = jobs.effects(tx, op.now_ms).await?;
         for (id, key, beat, header) in read {
-            let beat = beat.and_then(|beat| {
-                let beat = stamp_of(&beat);
-                beat.inspect_err(|error| telemetry::undecodable(ty, &key, error))
-                    .ok()
-            });
+            let Some(beat) = beat.as_ref().map(Beat::decode) else {
+                continue;
+            };
             let looks = !self.planted(Bug::StallWithoutReading);
-            if beat.is_none_or(|beat| beat > before && looks) {
+            if beat.as_ref().is_ok_and(|beat| beat.at > before && looks) {
                 continue;
             }
             let mut header = match header {
@@ -299,6 +304,11 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                 tx.clear(&key);
                 continue;
             };
+            if beat.is_err() {
+                let timeout = Duration::from_millis(config.timeout_ms);
+                effects.restore_index(ty, id, running, timeout);
+                continue;
+            }
             let info = JobInfo::of(id.clone(), running);
             let event = Event::Stall {
                 verdict: self.hook.stalled(tx, ty, &info).await?,
@@ -318,21 +328,18 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
     }
 }
 
-/// An activity row.
+/// The value of an activity row.
 struct Beat {
-    id: JobId,
     at: Order,
     /// The timeout that the holder follows.
     promised: Duration,
 }
 
 impl Beat {
-    fn decode(keys: &Keys, ty: &JobType, row: &KeyValue) -> Result<Self> {
-        let (_, id) = keys.position(ty, State::Running, &row.key)?;
+    fn decode(value: &Bytes) -> Result<Self> {
         Ok(Self {
-            id,
-            at: stamp_of(&row.value)?,
-            promised: promised(&row.value)?,
+            at: stamp_of(value)?,
+            promised: promised(value)?,
         })
     }
 }

@@ -182,14 +182,8 @@ impl World {
         if repaired.len() != 1 || !claimed.contains(repaired[0]) {
             return Err(format!("{repaired:?} came back from quarantine"));
         }
-        let info = self
-            .jobs
-            .info(&self.ty, &self.silenced)
-            .await
-            .map_err(failed)?;
-        let state = info.map(|info| info.state);
-        let expected = (state == Some(State::Running)).then_some(());
-        expected.ok_or_else(|| format!("a job of unknown heart-beat is {state:?}"))
+        let recovered = claimed.contains(&self.silenced).then_some(());
+        recovered.ok_or_else(|| "a job with a damaged heartbeat was not recovered".into())
     }
 }
 
