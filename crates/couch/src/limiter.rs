@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use http::HeaderMap;
+use http::header::{DATE, RETRY_AFTER};
 use tokio::time::Instant;
 
 use crate::types::millis;
@@ -169,19 +171,21 @@ fn step(interval_ms: u64) -> u64 {
 }
 
 /// Reads `Retry-After`: seconds, or a date, which is measured against the clock of the server that
-/// sent it and not against ours.
-pub(crate) fn retry_after(headers: &http::HeaderMap) -> Option<Duration> {
-    let text = headers
-        .get(http::header::RETRY_AFTER)?
-        .to_str()
-        .ok()?
-        .trim();
+/// sent it if it tells the time, and else against ours.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    #[expect(clippy::disallowed_methods, reason = "compared with a date")]
+    retry_after_at(headers, SystemTime::now)
+}
+
+fn retry_after_at(headers: &HeaderMap, now: impl FnOnce() -> SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse::<u64>() {
         return Some(Duration::from_secs(seconds));
     }
     let until = httpdate::parse_http_date(text).ok()?;
-    let sent = headers.get(http::header::DATE)?.to_str().ok()?;
-    let sent = httpdate::parse_http_date(sent).ok()?;
+    let sent = headers.get(DATE).and_then(|sent| sent.to_str().ok());
+    let sent = sent.and_then(|sent| httpdate::parse_http_date(sent).ok());
+    let sent = sent.unwrap_or_else(now);
     Some(until.duration_since(sent).unwrap_or_default())
 }
 
@@ -278,19 +282,23 @@ mod tests {
 
     #[test]
     fn retry_after_forms() {
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let our_clock = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:07 GMT").unwrap();
         let read = |retry: &str, date: Option<&str>| {
-            let mut headers = http::HeaderMap::new();
+            let mut headers = HeaderMap::new();
             headers.insert("retry-after", retry.parse().unwrap());
             if let Some(date) = date {
                 headers.insert("date", date.parse().unwrap());
             }
-            retry_after(&headers).map(|duration| duration.as_secs())
+            retry_after_at(&headers, || our_clock).map(|duration| duration.as_secs())
         };
         assert_eq!(read("7", None), Some(7));
-        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
         assert_eq!(read("Sun, 06 Nov 1994 08:50:37 GMT", Some(date)), Some(60));
         assert_eq!(read("Sun, 06 Nov 1994 08:40:37 GMT", Some(date)), Some(0));
-        assert_eq!(read("Sun, 06 Nov 1994 08:50:37 GMT", None), None);
+        for date in [None, Some("now")] {
+            assert_eq!(read("Sun, 06 Nov 1994 08:50:37 GMT", date), Some(90));
+            assert_eq!(read("Sun, 06 Nov 1994 08:40:37 GMT", date), Some(0));
+        }
         assert_eq!(read("soon", None), None);
     }
 }
