@@ -20,6 +20,8 @@ use crate::rule::webhook::Webhook;
 
 /// Changes per request.
 const PAGE: u64 = 100;
+/// A page ends with the document that exceeds this, so that large documents do not fill the memory.
+const PAGE_BYTES_MAX: usize = 4_000_000;
 /// Pages per run: then others get their turn.
 const PAGES_MAX: usize = 20;
 /// Limits of one transaction.
@@ -220,9 +222,9 @@ impl<S: Sender> Run<'_, S> {
             return Ok(true);
         }
         for _ in 0..PAGES_MAX {
-            let rows = match self.page(database).await {
+            let (rows, is_last) = match self.page(database).await {
                 Err(error) if is_missing(&error) => return Err(Stop::Missing),
-                rows => rows?,
+                page => page?,
             };
             if self.place.missing_ms.take().is_some() {
                 // It was deleted and made anew.
@@ -232,7 +234,6 @@ impl<S: Sender> Run<'_, S> {
             let Some(last) = rows.last().map(|row| row.seq.clone()) else {
                 return Ok(true);
             };
-            let is_last = self.place.since.is_none() || (rows.len() as u64) < PAGE;
             // If a call failed, the newest change could be another one when it is repeated.
             if webhook.block && self.place.since.is_some() {
                 self.in_order(webhook, &rows).await?;
@@ -252,8 +253,8 @@ impl<S: Sender> Run<'_, S> {
         Ok(false)
     }
 
-    /// The next changes.
-    async fn page(&self, database: &Database) -> Result<Vec<Row>, couch::Error> {
+    /// The next changes, and whether these are all.
+    async fn page(&self, database: &Database) -> Result<(Vec<Row>, bool), couch::Error> {
         let newest = self.place.since.is_none();
         let request = ChangesRequest {
             since: self.place.since.as_deref().map_or_else(Seq::zero, seq_of),
@@ -264,11 +265,16 @@ impl<S: Sender> Run<'_, S> {
             ..ChangesRequest::default()
         };
         let mut feed = database.changes(&request).await?;
-        let mut rows = Vec::new();
+        let (mut rows, mut bytes) = (Vec::new(), 0);
         while let Some(row) = feed.next().await? {
+            bytes += row.document.as_ref().map_or(0, |doc| doc.json().len());
             rows.push(row);
+            if bytes >= PAGE_BYTES_MAX {
+                return Ok((rows, newest));
+            }
         }
-        Ok(rows)
+        let is_last = newest || (rows.len() as u64) < PAGE;
+        Ok((rows, is_last))
     }
 
     /// Makes one call after the other.

@@ -410,6 +410,26 @@ async fn calls_that_do_not_block_are_enqueued_once() {
 }
 
 #[tokio::test]
+async fn large_documents_are_read_a_few_at_a_time() {
+    let mut fixture = Fixture::new().await;
+    fixture
+        .rule(on_change(&json!({"since": 0, "block": false})))
+        .await;
+    let text = "x".repeat(1_500_000);
+    for nth in 0..7 {
+        let doc = json!({"_id": nth.to_string(), "text": text});
+        fixture.peer.put("a", &doc.to_string()).unwrap();
+    }
+    fixture.signal(Event::Created, None).await;
+    let mut found = BTreeSet::new();
+    while found.len() < 7 {
+        found.insert(next(&mut fixture.enqueued).await);
+    }
+    fixture.finished("r").await;
+    assert_eq!(fixture.peer.count("GET", "/a/_changes"), 3);
+}
+
+#[tokio::test]
 async fn only_the_changes_that_a_rule_is_about_are_called_for() {
     let mut fixture = Fixture::new().await;
     let condition = json!({"type": "^msg$", "_deleted": null});
