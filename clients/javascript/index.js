@@ -4,8 +4,7 @@
 // made once.
 const PAUSES = [0, 100, 500, 2_000];
 const UNAVAILABLE = [502, 503, 504];
-const BEATS_MAX = 500;
-// Of calls that share a request: how many, about how long, and how many of their requests at a time.
+// Of calls or heartbeats that share a request: how many, about how long, and how many of their requests at a time.
 const CALLS_MAX = 500, CALLS_LENGTH_MAX = 1_000_000, REQUESTS_MAX = 8;
 // Between heartbeats with progress, between tries to reach the service, and to give back jobs when a worker stops.
 const PROGRESS_MS = 1_000, UNREACHABLE_MS = 5_000, LAST_MS = 10_000;
@@ -467,7 +466,7 @@ export class Worker {
       this.#changed = new AbortController();
       // Others may have those that were given up: this worker would throw away their results.
       const runs = [...this.#runs].filter((run) => !Job.isHalted(run.job));
-      for (let at = 0; at < runs.length; at += BEATS_MAX) await this.#beat(runs.slice(at, at + BEATS_MAX));
+      await Promise.all(Array.from({ length: Math.ceil(runs.length / CALLS_MAX) }, () => this.#beat(runs.splice(0, CALLS_MAX))));
       await sleep(Math.min(PROGRESS_MS, this.#timeout / 6), this.#over.signal);
     }
   }

@@ -148,6 +148,30 @@ test("runs that end at the same time share a request, and one that is refused en
   assert.ok(requests <= 23, `${requests} requests`);
 });
 
+const claimed = (id) => ({ id, lock: "l", data: 1, attempt: 1, failures: 0 });
+const ended = (ends) => ({ results: ends.map(({ id }) => ({ id, status: "ok" })), jobs: [], timeout_sec: 30 });
+
+test("heartbeats of many runs are sent together", { timeout: 30_000 }, async () => {
+  let [given, here, both] = [0, 0, undefined];
+  const [sizes, together] = [[], new Promise((resolve) => (both = resolve))];
+  const many = {
+    claim: async (type, name, { count }) => ({ jobs: Array.from({ length: count }, () => claimed(`${given++}`)), timeout_sec: 30 }),
+    finish: async (type, jobs) => ended(jobs),
+    beat: async (type, jobs) => {
+      if (sizes.push(jobs.length) === 2) both();
+      await together;
+      return { jobs: jobs.map(({ id }) => ({ id, status: "held" })) };
+    },
+  };
+  const handle = (job) => {
+    if (++here === 501) job.report(1);
+    return together.then(() => worker.stop());
+  };
+  const worker = new Worker(many, type, handle, { log, concurrency: 501 });
+  await worker.run({ signals: false });
+  assert.deepEqual(sizes, [500, 1]);
+});
+
 test("heartbeats keep a job and store progress", async () => {
   let release;
   const released = new Promise((resolve) => (release = resolve));

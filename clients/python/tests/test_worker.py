@@ -259,6 +259,56 @@ class TestWorker(ServiceCase):
         self.assertEqual((runs, job["result"]), ([("killed", "silent"), ("other", "done")], 2))
 
 
+class TestRequests(unittest.TestCase):
+    """Against a client that answers by itself."""
+
+    def setUp(self) -> None:
+        logging.disable(logging.ERROR)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.given = 0
+
+    def claimed(self) -> dict[str, Any]:
+        self.given += 1
+        job = {"id": str(self.given), "lock": "l", "data": 1, "attempt": 1, "failures": 0}
+        return {"results": [], "jobs": [job], "timeout_sec": 60}
+
+    @staticmethod
+    def ended() -> dict[str, Any]:
+        return {"results": [{"status": "ok"}], "jobs": [], "timeout_sec": 60}
+
+    @staticmethod
+    def client(**calls: Any) -> Any:
+        client = mock.Mock(close=mock.AsyncMock(), **calls)
+        client._make = lambda: client
+        return client
+
+    def test_heartbeats_of_many_runs_are_sent_together(self) -> None:
+        all_here, together = asyncio.Event(), asyncio.Event()
+        sizes: list[int] = []
+
+        async def finish(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            return self.ended() if jobs else self.claimed()
+
+        async def beat(type: str, jobs: list[Any]) -> dict[str, Any]:
+            sizes.append(len(jobs))
+            if len(sizes) == 2:
+                together.set()
+            await together.wait()
+            return {"jobs": [{"id": job["id"], "status": "held"} for job in jobs]}
+
+        async def handle(job: Job) -> None:
+            if self.given == 501:
+                all_here.set()
+            await all_here.wait()
+            job.report(1)
+            await together.wait()
+            worker.stop()
+
+        worker = Worker(self.client(finish=finish, beat=beat), "t", handle, concurrency=501)
+        asyncio.run(asyncio.wait_for(worker.serve(), 10))
+        self.assertEqual(sizes, [500, 1])
+
+
 class TestKills(unittest.TestCase):
     def test_a_job_that_was_given_up_runs_elsewhere(self) -> None:
         service = Service()

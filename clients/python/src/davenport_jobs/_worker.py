@@ -242,8 +242,7 @@ class Worker:
             beaten = time.monotonic() if is_due else beaten
             # Others may have those that were given up: this worker would throw away their results.
             jobs = [job for job in self._running if not job.halted and (is_due or job._reports)]
-            for at in range(0, len(jobs), BEATS_MAX):
-                await self._beat(jobs[at : at + BEATS_MAX])
+            await asyncio.gather(*(self._beat(jobs[at : at + BEATS_MAX]) for at in range(0, len(jobs), BEATS_MAX)))
 
     async def _beat(self, jobs: Sequence[Job], *, with_progress: bool = True) -> None:
         sent, reports = time.monotonic(), [job._reports[:] if with_progress else [] for job in jobs]
