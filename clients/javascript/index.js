@@ -406,7 +406,9 @@ export class Worker {
   async #passes(error) {
     if (!isPassing(error)) throw error;
     this.log.warn(`${error.message}; trying again`);
-    await sleep(UNREACHABLE_MS * (0.5 + Math.random() / 2), this.#stopping.signal);
+    const { signal } = this.#stopping;
+    // Ends of runs are also tried again while the worker stops.
+    await sleep(UNREACHABLE_MS * (0.5 + Math.random() / 2), signal.aborted ? undefined : signal);
   }
 
   /** How a run ends instead, for example because its result is too large. */

@@ -151,6 +151,22 @@ test("runs that end at the same time share a request, and one that is refused en
 const claimed = (id) => ({ id, lock: "l", data: 1, attempt: 1, failures: 0 });
 const ended = (ends) => ({ results: ends.map(({ id }) => ({ id, status: "ok" })), jobs: [], timeout_sec: 30 });
 
+test("the end of a run is repeated after a pause while the worker stops", async () => {
+  const ends = [];
+  const refusing = {
+    claim: async () => ({ jobs: [claimed("a")], timeout_sec: 60 }),
+    finish: async (type, jobs) => {
+      ends.push(Date.now());
+      if (ends.length === 1) throw new ServiceError(500, "planted", "planted");
+      return ended(jobs);
+    },
+  };
+  const worker = new Worker(refusing, type, () => worker.stop(), { log });
+  await worker.run({ signals: false });
+  assert.equal(ends.length, 2);
+  assert.ok(ends[1] - ends[0] > 1_000, `tried again after ${ends[1] - ends[0]} ms`);
+});
+
 test("heartbeats of many runs are sent together", { timeout: 30_000 }, async () => {
   let [given, here, both] = [0, 0, undefined];
   const [sizes, together] = [[], new Promise((resolve) => (both = resolve))];

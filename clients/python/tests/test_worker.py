@@ -282,6 +282,23 @@ class TestRequests(unittest.TestCase):
         client._make = lambda: client
         return client
 
+    def test_the_end_of_a_run_is_repeated_after_a_pause_while_the_worker_stops(self) -> None:
+        ends: list[float] = []
+
+        async def finish(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            if not jobs:
+                return self.claimed()
+            ends.append(time.monotonic())
+            if len(ends) == 1:
+                raise ServiceError(500, "planted", "planted")
+            return self.ended()
+
+        worker = Worker(self.client(finish=finish), "t", lambda job: worker.stop())
+        with mock.patch("davenport_jobs._worker.UNREACHABLE_SEC", 1.0):
+            asyncio.run(worker.serve())
+        self.assertEqual(len(ends), 2)
+        self.assertGreater(ends[1] - ends[0], 0.4)
+
     def test_heartbeats_of_many_runs_are_sent_together(self) -> None:
         all_here, together = asyncio.Event(), asyncio.Event()
         sizes: list[int] = []

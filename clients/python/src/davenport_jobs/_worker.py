@@ -148,7 +148,9 @@ class Worker:
                     ended = Ended(id=id, lock=lock, outcome="failed", error=f"its data cannot be read: {error}", retry=False)
                 elif _is_passing(error):
                     log.warning("%s; trying again", error)
-                    await self._unless_stopping(asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1)))
+                    pause = asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1))
+                    # Ends of runs are also tried again while the worker stops.
+                    await (pause if ended and self._stopping.is_set() else self._unless_stopping(pause))
                 elif ended and not (isinstance(error, ServiceError) and error.status in (401, 403, 404)):
                     ended = self._refused(ended, error)
                 else:
