@@ -1,6 +1,6 @@
 //! What operators do to the listening jobs of a rule.
 
-use jobs::{Add, Cursor, JobId, JobInfo, Listed, Op, Query, Signal, State};
+use jobs::{Cursor, JobId, JobInfo, Listed, Op, Query, Signal, State};
 use store::{Call, Transaction};
 
 use super::{Listeners, Place, SINCE_NOW};
@@ -63,19 +63,17 @@ struct Walk {
 }
 
 impl Listeners {
-    /// Looks at the databases of a rule now. Returns how many there are. After an error some are looked at and others not.
+    /// Looks at the databases of a rule now, even during a back-off. Returns how many there are. After an error some are
+    /// looked at and others not.
     pub async fn trigger(&self, rule: &RuleId) -> jobs::Result<u64> {
-        let now_ms = self.jobs().clock().now_ms();
         let (only, mut walk, mut triggered) = (Only::default(), Walk::default(), 0);
         while !walk.is_over {
             let found = self.walk(&mut walk, PAGE, rule, &only).await?;
-            let signal = |(info, _): (JobInfo, _)| Signal {
-                add: Add::new(info.id, "").due_ms(now_ms),
-                create: false,
-            };
-            let signals: Vec<_> = found.into_iter().map(signal).collect();
-            let sent = self.jobs().signal_many(&self.ty, &signals).await?;
-            triggered += sent.len() as u64;
+            let ids: Vec<_> = found.into_iter().map(|(info, _)| info.id).collect();
+            let (op, ids) = (self.jobs().op(), &ids);
+            let trigger = |tx: Transaction| async move { self.trigger_in(&tx, &op, ids).await };
+            let store = self.jobs().store();
+            triggered += store.transact(Call::batch("trigger"), trigger).await?;
         }
         Ok(triggered)
     }
@@ -145,6 +143,32 @@ impl Listeners {
             found.extend(jobs.into_iter().map(Progress::from));
         }
         Ok((found, walk.cursor))
+    }
+
+    async fn trigger_in(&self, tx: &Transaction, op: &Op, ids: &[JobId]) -> jobs::Result<u64> {
+        let (jobs, mut signals, mut triggered) = (self.jobs(), Vec::new(), 0);
+        for id in ids {
+            let Some((info, data)) = jobs.get_in(tx, &self.ty, id).await? else {
+                continue;
+            };
+            triggered += 1;
+            let place = serde_json::from_slice::<Place>(&data).ok();
+            let Some(place) = place.filter(|_| info.state != State::Running) else {
+                // The run in progress is not disturbed.
+                signals.push(Signal::new(id.clone()).due_ms(op.now_ms));
+                continue;
+            };
+            let place = Place {
+                began_ms: 0,
+                rests_ms: 0,
+                ..place
+            };
+            let data = jobs::encode(&place)?;
+            jobs.resubmit_in(tx, op, &self.ty, id, Some(0), Some(data))
+                .await?;
+        }
+        jobs.signal_many_in(tx, op, &self.ty, &signals).await?;
+        Ok(triggered)
     }
 
     async fn rewind_in(

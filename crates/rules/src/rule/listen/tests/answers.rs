@@ -154,3 +154,34 @@ async fn a_call_that_is_too_large_to_store_becomes_a_dead_letter() {
     assert!(left_out.left_out > 12_000_000 && left_out.body.is_none());
     assert!(whole.left_out == 0 && whole.body.is_some());
 }
+
+#[tokio::test]
+async fn a_rule_is_triggered_during_its_back_off() {
+    let mut fixture = Fixture::new().await;
+    let left_alone = Answer::Later(Duration::from_mins(10), "busy".to_owned());
+    (fixture.answers.lock().unwrap()).extend([refused(), refused(), left_alone]);
+    let members =
+        json!({"since": 0, "retry": {"delay_sec": 600}, "trigger": {"min_interval_sec": 600}});
+    fixture.rule(on_change(&members)).await;
+    fixture.put(&["1", "2"]);
+    fixture.signal(Event::Updated, None).await;
+    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
+    let rule = RuleId {
+        instance: fixture.db.instance(),
+        doc: "r".to_owned(),
+    };
+    for failures in [1, 2, 2] {
+        assert_eq!(next(&mut fixture.sent).await, "1");
+        let waits = |job: Option<(&JobInfo, Place)>| {
+            job.is_some_and(|(info, place)| {
+                info.state == State::Pending && place.failures == failures
+            })
+        };
+        fixture.job("r", waits).await;
+        assert_eq!(listeners.trigger(&rule).await.unwrap(), 1);
+    }
+    for expected in ["1", "2"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+    fixture.finished("r").await;
+}
