@@ -112,16 +112,19 @@ async fn a_rule_can_be_tried() {
     let fixture = fixture().await;
     let root = fixture.root();
     let change = json!({"doc": {"_id": "a/b", "_rev": "1-x", "type": "msg"}, "seq": "7-z"});
+    let mut accepting = rule();
+    accepting["headers"]["Accept"] = json!("text/plain");
     let tried = test(
         &root,
-        &json!({"rule": rule(), "databases": ["user_joe", "x"], "change": change}),
+        &json!({"rule": accepting, "databases": ["user_joe", "x"], "change": change}),
     )
     .await;
+    let headers = json!({"X-Token": "***", "Accept": "text/plain"});
     let expected = json!({"ok": true, "enabled": true, "databases": [
         {
             "name": "user_joe", "matches": true, "captures": {"name": "joe"}, "accepts": true,
             "call": {
-                "method": "POST", "url": "https://u@h/joe/a%2Fb", "headers": {"X-Token": "***"},
+                "method": "POST", "url": "https://u@h/joe/a%2Fb", "headers": headers,
                 "body": {"doc": change["doc"], "version": 2}, "sign": null, "debounce": false,
             },
         },

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use document::json::Json;
 use futures::{StreamExt as _, stream};
 use reqwest::Method;
+use rules::rule::call::is_secret;
 use serde_json::Value;
 
 use super::output::{self, cell};
@@ -336,14 +337,26 @@ fn bare(url: &str) -> String {
 
 /// A member of a rule without credentials.
 fn masked(name: &str, value: &Value) -> Value {
+    let mask = || Value::from("***");
     match value {
+        Value::Object(members) if name == "headers" => {
+            let shown = |(name, value): (&String, &Value)| {
+                let value = if is_secret(name) {
+                    mask()
+                } else {
+                    value.clone()
+                };
+                (name.clone(), value)
+            };
+            Value::Object(members.iter().map(shown).collect())
+        }
         Value::Object(members) if !SECRET.contains(&name) => {
             let members = members.iter();
             let members = members.map(|(name, value)| (name.clone(), masked(name, value)));
             Value::Object(members.collect())
         }
         Value::Null => Value::Null,
-        _ if SECRET.contains(&name) => "***".into(),
+        _ if SECRET.contains(&name) => mask(),
         Value::String(text) => bare(text).into(),
         other => other.clone(),
     }
@@ -446,9 +459,9 @@ mod tests {
 
     #[test]
     fn credentials_are_masked() {
-        let rule = json!({"source": {"url": "http://u:p@a/b", "headers": {"X": "y"}}, "secret": "whsec_1",
+        let rule = json!({"source": {"url": "http://u:p@a/b", "headers": {"X": "y", "Accept": "a/b"}}, "secret": "whsec_1",
             "params": {"n": 1, "text": "a@b"}, "auth": null});
-        let expected = json!({"source": {"url": "http://a/b", "headers": "***"}, "secret": "***",
+        let expected = json!({"source": {"url": "http://a/b", "headers": {"X": "***", "Accept": "a/b"}}, "secret": "***",
             "params": {"n": 1, "text": "a@b"}, "auth": null});
         assert_eq!(masked("", &rule), expected);
     }

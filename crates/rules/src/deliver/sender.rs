@@ -19,7 +19,7 @@ use super::hosts::Health;
 use super::identity;
 use super::options::Options;
 use super::sign::{InvalidSecret, Keys};
-use crate::rule::call::{Attempt, Outcome, Sign, Target};
+use crate::rule::call::{Attempt, Outcome, Sign, Target, is_secret};
 
 /// Shorter values of a rule's headers and query are not redacted: they are more likely to be ordinary words.
 const CREDENTIAL_BYTES_MIN: usize = 6;
@@ -224,7 +224,8 @@ fn own_headers(target: &Target, has_body: bool) -> Result<HeaderMap, Unsendable>
 
 /// What an endpoint could repeat of the credentials in a rule, besides a password.
 fn credentials(target: &Target) -> Vec<Secret> {
-    let headers = target.headers.iter().flat_map(|(_, value)| {
+    let secret = target.headers.iter().filter(|(name, _)| is_secret(name));
+    let headers = secret.flat_map(|(_, value)| {
         let token = value.split_once(' ').map(|(_scheme, token)| token.trim());
         [Some(value.as_str()), token]
     });

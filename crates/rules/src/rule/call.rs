@@ -95,6 +95,24 @@ impl Call {
     }
 }
 
+/// Headers whose values are not credentials. Those of all others may be.
+const PUBLIC_HEADERS: [&str; 9] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "content-encoding",
+    "content-language",
+    "content-type",
+    "prefer",
+    "user-agent",
+];
+
+/// Whether the value of a header may be a credential.
+pub fn is_secret(header: &str) -> bool {
+    !(PUBLIC_HEADERS.iter()).any(|public| header.eq_ignore_ascii_case(public))
+}
+
 /// Where a call goes, and what authorises it there.
 #[derive(Clone, PartialEq)]
 pub struct Target {

@@ -5,7 +5,7 @@ use document::json::Json;
 use document::mango::{Budget, TooExpensive};
 use serde_json::{Map, Value, json};
 
-use super::call::{Call, Sign, Target};
+use super::call::{Call, Sign, Target, is_secret};
 use super::document::{Rule, Task};
 use super::template::{Change, Unsendable};
 use super::webhook::Webhook;
@@ -14,7 +14,7 @@ use super::webhook::Webhook;
 const MASKED: &str = "***";
 
 /// For each of these databases, whether the rule is about it and what it would do for a change, an object with `doc`
-/// and `seq`. Passwords, secrets and the values of headers are masked.
+/// and `seq`. Passwords, secrets and the values of headers that may be credentials are masked.
 pub fn trial(rule: &Rule, id: &str, databases: &[&str], change: Option<&Json>) -> Vec<Value> {
     let sample = Json::Object(vec![
         ("_id".to_owned(), Json::String("example".to_owned())),
@@ -90,10 +90,10 @@ fn shown(call: &Call, target: &Target) -> Value {
     let mut url = target.with_query(call.query.as_deref());
     // A URL with a host can have a password.
     let _ = url.set_password(None);
-    let headers = target
-        .headers
-        .iter()
-        .map(|(name, _)| (name.clone(), json!(MASKED)));
+    let headers = target.headers.iter().map(|(name, value)| {
+        let value = if is_secret(name) { MASKED } else { value };
+        (name.clone(), json!(value))
+    });
     let body = call.body.as_deref().map(serde_json::from_str::<Value>);
     let sign = target.sign.as_ref().map(|sign| match sign {
         Sign::Secret(_) => "v1",

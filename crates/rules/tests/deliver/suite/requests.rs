@@ -190,17 +190,22 @@ pub(crate) async fn credentials_of_rules_are_not_shown(fixture: Fixture) {
     // It repeats what it gets, once where the excerpt ends.
     let endpoint = Endpoint::new(|seen: Seen| async move {
         let value = seen.header("authorization").unwrap();
-        let body = format!("{} {value} {}", seen.path, &value["Bearer ".len()..]);
+        let (token, accepted) = (&value["Bearer ".len()..], seen.header("accept").unwrap());
+        let body = format!("{} {value} {token} {accepted}", seen.path);
         (StatusCode::IM_A_TEAPOT, format!("{body:_<1020}{value}"))
     })
     .await;
     let _node = fixture.node();
     let call = once(&endpoint.url("/?token=hunter%2B22&shop=eu"));
-    let headers = [("Authorization", "Bearer opensesame")];
+    let headers = [
+        ("Authorization", "Bearer opensesame"),
+        ("Accept", "application/json"),
+    ];
     fixture.enqueue(&[with(call, &headers, None)]).await;
     let shown = fixture.only(State::Dead, 1).await;
     let body = shown.last.unwrap().body;
-    assert!(body.starts_with("/?token=***&shop=eu *** ***__"), "{body}");
+    let expected = "/?token=***&shop=eu *** *** application/json__";
+    assert!(body.starts_with(expected), "{body}");
     assert!(body.ends_with("__***"), "{body}");
 }
 
