@@ -179,10 +179,7 @@ impl Client {
             segments.pop_if_empty().extend(path);
         }
         let request = http.request(method, url).query(query).header("content-type", "application/json");
-        match token {
-            Some(token) => request.bearer_auth(token),
-            None => request,
-        }
+        if let Some(token) = token { request.bearer_auth(token) } else { request }
     }
 }
 

@@ -286,7 +286,7 @@ impl Shared {
         Duration::from_millis(self.timeout_ms.load(Ordering::Relaxed))
     }
 
-    async fn beats(&self) {
+    async fn beats(self: &Arc<Self>) {
         let mut beaten = Instant::now();
         loop {
             let pause = PROGRESS.min(self.timeout() / 6);
@@ -296,13 +296,12 @@ impl Shared {
             let mut runs = lock(&self.runs).clone();
             // Others may have those that were given up: this worker would keep them from running.
             runs.retain(|run| !run.lost.is_cancelled() && (due || lock(&run.report).is_some()));
-            for part in runs.chunks(BEATS_MAX) {
-                self.beat(part).await;
-            }
+            let beats = runs.chunks(BEATS_MAX).map(|part| Arc::clone(self).beat(part.to_vec()));
+            beats.collect::<JoinSet<()>>().join_all().await;
         }
     }
 
-    async fn beat(&self, runs: &[Arc<Run>]) {
+    async fn beat(self: Arc<Self>, runs: Vec<Arc<Run>>) {
         let (sent, allowed) = (Instant::now(), self.timeout());
         let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).take(), ..run.beat.clone() });
         let mut beats: Vec<Beat> = beats.collect();

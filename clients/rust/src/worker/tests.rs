@@ -18,6 +18,17 @@ fn run(client: &Client, id: &str) -> Arc<Run> {
     })
 }
 
+fn shared(client: Client, runs: Vec<Arc<Run>>) -> Arc<Shared> {
+    Arc::new(Shared {
+        worker: Worker::new(client, "work", "w", WorkerOptions::default()),
+        handler: Box::new(|_, _| Box::pin(std::future::pending())),
+        stop: CancellationToken::new(),
+        drop: CancellationToken::new(),
+        runs: Mutex::new(runs),
+        timeout_ms: AtomicU64::new(180_000),
+    })
+}
+
 /// A run that was given up is among the others until its slot is polled, which takes longer if handlers block threads.
 #[tokio::test]
 async fn runs_that_were_given_up_have_no_heartbeats() {
@@ -25,14 +36,7 @@ async fn runs_that_were_given_up_have_no_heartbeats() {
     let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
     let (given_up, held) = (run(&client, "given up"), run(&client, "held"));
     given_up.lost.cancel();
-    let shared = Shared {
-        worker: Worker::new(client, "work", "w", WorkerOptions::default()),
-        handler: Box::new(|_, _| Box::pin(std::future::pending())),
-        stop: CancellationToken::new(),
-        drop: CancellationToken::new(),
-        runs: Mutex::new(vec![given_up, held]),
-        timeout_ms: AtomicU64::new(30_000),
-    };
+    let shared = shared(client, vec![given_up, held]);
     let request = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let (mut request, mut part) = (String::new(), [0; 1_000]);
@@ -47,5 +51,20 @@ async fn runs_that_were_given_up_have_no_heartbeats() {
     tokio::select! {
         request = request => assert!(!request.contains("given up"), "{request}"),
         () = shared.beats() => unreachable!("heartbeats do not end"),
+    }
+}
+
+/// A service that does not answer for some must not cost the worker the others.
+#[tokio::test]
+async fn heartbeats_of_many_runs_are_sent_together() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let runs = (0..=BEATS_MAX).map(|nth| run(&client, &nth.to_string())).collect();
+    let shared = shared(client, runs);
+    let requests = async { (listener.accept().await.unwrap(), listener.accept().await.unwrap()) };
+    tokio::select! {
+        _ = requests => {}
+        () = shared.beats() => unreachable!("heartbeats do not end"),
+        () = sleep(WAIT / 2) => panic!("the second request waits for the first"),
     }
 }
