@@ -17,9 +17,12 @@ use crate::{Beat, Claimed, Client, Ended, Error, Failure, Finish, Held, Result, 
 
 /// How long one request for a job waits.
 const WAIT: Duration = Duration::from_mins(1);
-/// Between heartbeats with progress, and between tries to reach the service.
+/// Between heartbeats with progress, and between tries to end a run while the worker stops.
 const PROGRESS: Duration = Duration::from_secs(1);
+/// Between other tries to reach the service.
 const UNREACHABLE: Duration = Duration::from_secs(5);
+/// To end runs that were dropped.
+const LAST: Duration = Duration::from_secs(10);
 const BEATS_MAX: usize = 500;
 /// The member of progress that has data of [`Task::save`].
 const SAVED: &str = "saved";
@@ -201,7 +204,7 @@ impl Worker {
             () = async { shared.stop.cancelled().await; sleep(drain).await } => {}
         }
         shared.drop.cancel();
-        ended.await
+        timeout(LAST, ended).await.unwrap_or(Ok(()))
     }
 }
 
@@ -229,11 +232,8 @@ impl Shared {
     /// Ends a run and claims the next job; `None` once the worker is stopped.
     async fn next(&self, mut ended: Option<Ended>) -> Result<Option<Claimed>> {
         let Worker { client, ty, name, .. } = &self.worker;
-        loop {
+        while !self.stop.is_cancelled() || ended.is_some() {
             let stopped = self.stop.is_cancelled();
-            if stopped && ended.is_none() {
-                return Ok(None);
-            }
             let (count, wait) = if stopped { (0, Duration::ZERO) } else { (1, WAIT) };
             let answer = tokio::select! {
                 // Whether the run has ended is unknown then; repeating its end does no harm.
@@ -257,11 +257,14 @@ impl Shared {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot claim a job");
-                    ended = ended.filter(|_| !stopped);
-                    let _ = timeout(UNREACHABLE, self.stop.cancelled()).await;
+                    tokio::select! {
+                        () = self.stop.cancelled(), if !stopped => {}
+                        () = sleep(if stopped { PROGRESS } else { UNREACHABLE }) => {}
+                    }
                 }
             }
         }
+        Ok(None)
     }
 
     /// Runs a job; returns how to end it, unless it was lost.

@@ -239,6 +239,44 @@ async fn progress_is_sent_again_if_a_heartbeat_fails() {
     assert_eq!(progress, Some(json!(50)));
 }
 
+#[tokio::test]
+async fn the_end_of_a_run_is_repeated_while_the_worker_stops() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let (claims, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let app = {
+        let (claims, ends) = (Arc::clone(&claims), Arc::clone(&ends));
+        move |_: String, body: Value| {
+            let is_end = body["jobs"] != json!([]);
+            let nth = if is_end { &ends } else { &claims }.fetch_add(1, Ordering::Relaxed);
+            match (is_end, nth) {
+                (true, 0) => Some((500, json!({"error": "planted"}))),
+                (true, _) => Some((200, json!({"jobs": [], "results": [{"status": "ok"}], "timeout_sec": 60}))),
+                (false, _) => {
+                    let job = json!({"id": "a", "lock": "l", "attempt": 1, "failures": 0, "data": "x"});
+                    Some((200, json!({"jobs": [job], "results": [], "timeout_sec": 60})))
+                }
+            }
+        }
+    };
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer(BufReader::new(stream), app.clone()));
+        }
+    });
+    let stop = CancellationToken::new();
+    let handler = {
+        let stop = stop.clone();
+        move |_: Task<String>| {
+            stop.cancel();
+            std::future::ready(Ok(Finish::done()))
+        }
+    };
+    let worker = Worker::new(client, "work", "w", WorkerOptions { drain: LONG, ..options(1) });
+    worker.run(stop, handler).await.unwrap();
+    assert_eq!((claims.load(Ordering::Relaxed), ends.load(Ordering::Relaxed)), (1, 2));
+}
+
 /// A service that hangs up on each request; its path and `Idempotency-Key` are told.
 async fn mute(told: tokio::sync::mpsc::UnboundedSender<(String, String)>) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
