@@ -59,6 +59,8 @@ const sleep = (ms, signal) =>
   });
 
 function path(parts, query = {}, root = "_jobs") {
+  // URLs drop them: the request would be for something else.
+  if (parts.some((part) => ["", ".", ".."].includes(part))) throw new TypeError("ids and names cannot be empty, `.` or `..`: URLs drop them");
   const given = Object.entries(query).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
   const search = new URLSearchParams(given.filter(([, value]) => value !== undefined)).toString();
   return ["", root, ...parts.map(encodeURIComponent)].join("/") + (search && `?${search}`);

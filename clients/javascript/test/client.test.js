@@ -33,6 +33,10 @@ test("jobs are added, read and removed", async () => {
   assert.ok((await client.types()).some((one) => one.type === type));
 });
 
+test("ids that URLs drop are refused", () => {
+  for (const id of ["", ".", ".."]) assert.throws(() => client.remove(type, id), /URLs drop them/);
+});
+
 test("many jobs have an answer each", async () => {
   const rows = await client.enqueueMany(type, [{ data: 1, id: "one" }, { data: 2, id: "_bad" }, { data: 3 }]);
   assert.deepEqual(rows.map((row) => row.ok ?? row.error), [true, "bad_request", true]);

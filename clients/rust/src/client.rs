@@ -147,6 +147,9 @@ impl Client {
         part: &str,
         wait: Duration,
     ) -> Result<T> {
+        if let Some(part) = path.iter().find(|part| matches!(**part, "" | "." | "..")) {
+            return Err(Error::Path((*part).to_owned()));
+        }
         let key = self.key.clone().unwrap_or_else(|| format!("{:016x}{:016x}", random(), random()));
         // A token whose text was lost cannot be made again.
         let tries = if path == ["_tokens"] && method == Method::POST { 0 } else { PAUSES_MS.len() };

@@ -212,6 +212,9 @@ pub enum Error {
     Unreachable(#[source] reqwest::Error),
     #[error("`{0}` is not the URL of a service: it must begin with http:// or https://")]
     Url(String),
+    /// URLs drop it: the request would be for something else.
+    #[error("`{0}` cannot be used as an id or a name: URLs drop it")]
+    Path(String),
     #[error("the response or the data is not of the expected type")]
     Json(#[from] serde_json::Error),
     #[error("the service did not answer in time")]

@@ -277,6 +277,17 @@ async fn the_end_of_a_run_is_repeated_while_the_worker_stops() {
     assert_eq!((claims.load(Ordering::Relaxed), ends.load(Ordering::Relaxed)), (1, 2));
 }
 
+#[tokio::test]
+async fn ids_that_urls_drop_are_refused() {
+    let (told, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    let client = mute(told).await;
+    for id in ["", ".", ".."] {
+        let removed = client.remove("work", id).await;
+        assert!(matches!(&removed, Err(Error::Path(part)) if part == id), "{removed:?}");
+    }
+    assert!(asked.try_recv().is_err());
+}
+
 /// A service that hangs up on each request; its path and `Idempotency-Key` are told.
 async fn mute(told: tokio::sync::mpsc::UnboundedSender<(String, String)>) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
