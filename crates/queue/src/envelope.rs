@@ -8,6 +8,7 @@ use jobs::REASON_BYTES_MAX;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::RawValue;
 
+use crate::reason::is_returned;
 use crate::{Error, Result};
 
 const FORMAT: u8 = 1;
@@ -66,7 +67,8 @@ impl Raw {
         false
     }
 
-    /// As text for people: a string, the `message` of an object, or the JSON itself; as much of it as a history keeps.
+    /// As text for people: a string, the `message` of an object, or the JSON itself; as much of it as a history keeps, and
+    /// distinct from the reasons of runs that went back.
     pub fn summary(&self) -> String {
         let json: serde_json::Value = serde_json::from_slice(&self.0).unwrap_or_default();
         let text = json.as_str().or_else(|| json.get("message")?.as_str());
@@ -74,6 +76,9 @@ impl Raw {
             || String::from_utf8_lossy(&self.0).into_owned(),
             str::to_owned,
         );
+        if is_returned(&text) {
+            text.insert_str(0, "error: ");
+        }
         text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
         text
     }

@@ -14,6 +14,7 @@ mod manage;
 mod name;
 mod queue;
 mod read;
+mod reason;
 mod row;
 mod schedules;
 mod sealed;

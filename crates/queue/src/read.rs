@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobs::{
-    Attempt, Backlog, Counts, Cursor, JobId, JobInfo, JobType, Notice, PAGE_JOBS_MAX, Query,
-    RETURNED, State, Subscription,
+    Attempt, Backlog, Counts, Cursor, JobId, JobInfo, JobType, Notice, PAGE_JOBS_MAX, Query, State,
+    Subscription,
 };
 use tokio::time::Instant;
 
 use crate::add::job_id;
 use crate::lines::InLine;
-use crate::sealed::{LEFT, REASON};
+use crate::reason::is_returned;
+use crate::sealed::REASON;
 use crate::{Envelope, Error, Queue, Result, Type};
 
 /// Pages of jobs that are read to group failures.
@@ -97,11 +98,7 @@ impl Run {
             outcome: end.map(|end| match (end.outcome, reason.as_deref()) {
                 (jobs::Outcome::Done, _) => "done",
                 (jobs::Outcome::Again, None) => "again",
-                (jobs::Outcome::Again, Some(reason))
-                    if reason == RETURNED || reason.starts_with(LEFT) =>
-                {
-                    "returned"
-                }
+                (jobs::Outcome::Again, Some(reason)) if is_returned(reason) => "returned",
                 // A run that is to be retried has a reason.
                 (jobs::Outcome::Again | jobs::Outcome::Failed, _) => "failed",
                 (jobs::Outcome::Stalled | jobs::Outcome::GaveUp, _) => "silent",

@@ -7,12 +7,11 @@ use jobs::{Finish, JobId, JobType};
 use seal::{Unreadable, is_sealed, job_context, key_of_data};
 use store::Transaction;
 
+use crate::reason::LEFT;
 use crate::{Envelope, Error, Queue, Result, Type};
 
 /// The reason of failed runs of sealed types. It is not encrypted; the job's `error` is.
 pub(crate) const REASON: &str = "sealed";
-/// How the reason begins of runs whose job went back because this node lacks its key.
-pub(crate) const LEFT: &str = "left to other nodes: ";
 /// When it is claimed again, perhaps by another node.
 const LEFT_MS: i64 = 30_000;
 

@@ -139,6 +139,43 @@ async fn new_data_begins_without_the_failures_of_the_old() {
     }
 }
 
+/// The service has its own reasons for runs that no worker got.
+#[tokio::test]
+async fn a_failed_run_is_not_taken_for_a_returned_one() {
+    let fixture = fixture_with(json!({"retry": {"limit": 1, "delay_sec": 0}})).await;
+    let root = fixture.root();
+    let errors = [
+        "left to other nodes: no",
+        "no worker waited for it any more",
+    ];
+    for error in errors {
+        root.post("/_jobs/mail", &json!({"id": error, "data": 1}))
+            .await
+            .gives(201);
+        for state in ["pending", "dead"] {
+            let run = claim(&root, 1, 0).await;
+            finish(&root, &run[0], json!({"outcome": "failed", "error": error})).await;
+            let shown = root
+                .get(&format!("/_jobs/mail/{error}").replace(' ', "%20"))
+                .await
+                .gives(200);
+            assert_eq!(
+                (&shown["state"], &shown["error"]),
+                (&json!(state), &json!(error))
+            );
+            for run in shown["attempts"].as_array().unwrap() {
+                assert_eq!(run["outcome"], "failed");
+                assert!(run["reason"].as_str().unwrap().ends_with(error), "{run}");
+            }
+        }
+        let all = json!({"state": "dead", "error": error});
+        let retried = root.post("/_jobs/mail/_retry", &all).await.gives(200);
+        assert_eq!(retried["count"], 1);
+        let run = claim(&root, 1, 0).await;
+        finish(&root, &run[0], json!({"outcome": "done"})).await;
+    }
+}
+
 /// Neither that of its job nor that of the other jobs of the worker.
 #[tokio::test]
 async fn progress_that_is_refused_costs_no_heartbeat() {
