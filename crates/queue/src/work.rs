@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use futures::{FutureExt as _, StreamExt as _, stream};
 use jobs::{Accepted, Finish, Held, Holder, Job};
 use tokio::time::Instant;
 
 use crate::lines::InLine;
+use crate::reason::is_returned;
 use crate::{Envelope, Error, Queue, Result, Seconds, Type, lock};
 
 mod beat;
@@ -107,7 +109,7 @@ impl Queue {
             let holder = Some(claim.holder.clone());
             match acceptor.accept_as(holder, claim.count, claim.left()).await {
                 Ok(jobs) => {
-                    let (any, claimed) = (!jobs.is_empty(), self.claimed(ty, jobs));
+                    let (any, claimed) = (!jobs.is_empty(), self.claimed(ty, jobs).await?);
                     // None of them can be read, so they are not due any more.
                     if any && claimed.jobs.is_empty() {
                         continue;
@@ -123,11 +125,11 @@ impl Queue {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(self.claimed(ty, Vec::new()))
+        self.claimed(ty, Vec::new()).await
     }
 
     /// The jobs that can be read. The runs of others end.
-    fn claimed(&self, ty: &Type, accepted: Vec<Accepted>) -> Claimed {
+    async fn claimed(&self, ty: &Type, accepted: Vec<Accepted>) -> Result<Claimed> {
         let now_ms = self.jobs().clock().now_ms();
         let mut claimed = Claimed {
             queue: self.clone(),
@@ -161,7 +163,42 @@ impl Queue {
             });
         }
         self.end_unused(unread);
-        claimed
+        let begun = claimed.jobs.iter_mut();
+        let begun = begun.filter(|given| given.attempt > 1 && given.envelope.progress.is_some());
+        let begun: Vec<_> = begun.map(|given| self.begin(ty, given).boxed()).collect();
+        let mut begun = stream::iter(begun).buffer_unordered(AT_ONCE);
+        while let Some(result) = begun.next().await {
+            result?;
+        }
+        drop(begun);
+        Ok(claimed)
+    }
+
+    /// Removes the progress of a job whose last run was done: the work begins anew. Until then, readers see it.
+    async fn begin(&self, ty: &Type, given: &mut Given) -> Result<()> {
+        let (job, op) = (&given.job, &self.jobs().op());
+        let fresh = &Envelope {
+            progress: None,
+            ..given.envelope.clone()
+        };
+        let removed = (self.jobs().store())
+            .transact("begin", |tx| async move {
+                let runs = self.jobs().history_in(&tx, &job.ty, &job.id).await?;
+                let last = runs.iter().rev().filter_map(|run| run.end.as_ref());
+                let last = last.skip_while(|end| end.reason.as_deref().is_some_and(is_returned));
+                if last.map(|end| end.outcome).next() != Some(jobs::Outcome::Done) {
+                    return Ok::<_, Error>(false);
+                }
+                let data = self.pack(ty, &job.id, fresh)?;
+                self.sealing_in(&tx, std::iter::once(&data)).await?;
+                unless_halted(self.jobs().beat_with_in(&tx, op, job, Some(data)).await)?;
+                Ok(true)
+            })
+            .await?;
+        if removed {
+            given.envelope.progress = None;
+        }
+        Ok(())
     }
 
     /// Ends runs that were never handed to a worker, in the background.

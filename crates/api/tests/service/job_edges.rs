@@ -139,6 +139,45 @@ async fn new_data_begins_without_the_failures_of_the_old() {
     }
 }
 
+/// Whether the job is asked for while it runs or later. An attempt that fails does not bring it back.
+#[tokio::test]
+async fn progress_is_not_that_of_a_run_that_was_done() {
+    let fixture = fixture_with(json!({"retry": {"limit": 1, "delay_sec": 0}})).await;
+    let root = fixture.root();
+    let job = json!({"id": "x", "data": 1, "on_exists": "earliest"});
+    root.post("/_jobs/mail", &job).await.gives(201);
+    for (outcome, asked_early) in [("failed", false), ("done", true), ("done", false)] {
+        let run = claim(&root, 1, 0).await;
+        let beat = json!({"id": "x", "lock": run[0]["lock"], "progress": outcome});
+        root.post("/_jobs/mail/_beat", &json!({"jobs": [beat]}))
+            .await
+            .gives(200);
+        if asked_early {
+            root.post("/_jobs/mail", &job).await.gives(201);
+        }
+        finish(&root, &run[0], json!({"outcome": outcome})).await;
+        if outcome == "done" && !asked_early {
+            let shown = root.get("/_jobs/mail/x").await.gives(200);
+            assert_eq!(
+                (&shown["state"], &shown["progress"]),
+                (&json!("finished"), &json!("done"))
+            );
+            root.post("/_jobs/mail", &job).await.gives(201);
+        }
+        let kept = if outcome == "done" {
+            Value::Null
+        } else {
+            json!(outcome)
+        };
+        for _ in 0..2 {
+            let run = claim(&root, 1, 0).await;
+            assert_eq!(run[0]["progress"], kept, "{outcome}, {asked_early}");
+            let again = json!({"outcome": "again"});
+            finish(&root, &run[0], again).await;
+        }
+    }
+}
+
 /// The service has its own reasons for runs that no worker got.
 #[tokio::test]
 async fn a_failed_run_is_not_taken_for_a_returned_one() {

@@ -67,7 +67,7 @@ impl Queue {
             .map(|ended| ended.as_ref().map(|(job, ..)| job.clone()));
         let jobs: Vec<Option<Job>> = jobs.collect();
         let mut held = Vec::with_capacity(jobs.len());
-        let mut claimed = self.claimed(ty, Vec::new());
+        let mut claimed = self.claimed(ty, Vec::new()).await?;
         let ends = ended.into_iter().flatten().map(|(job, has_more, end)| {
             let ending = async move {
                 let finish = self.end(ty, &job, has_more, end).await?;
@@ -132,7 +132,7 @@ impl Queue {
         let wait = claim.left();
         let ended = acceptor.finish_and_accept(runs, holder, claim.count, wait);
         let (held, accepted) = ended.await?;
-        let (any, claimed) = (!accepted.is_empty(), self.claimed(ty, accepted));
+        let (any, claimed) = (!accepted.is_empty(), self.claimed(ty, accepted).await?);
         if claimed.jobs.is_empty() && (any || !claim.left().is_zero()) {
             // None of them can be read, or the type was paused meanwhile.
             return Ok((held, self.claim_in(ty, claim, line).await?));
