@@ -93,6 +93,9 @@ struct Place {
     /// The last call of a rule that blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_call: Option<Attempt>,
+    /// Until when a feed may report, before the first run, that the database was created after its rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    maybe_new_ms: Option<i64>,
     /// Since when the database is missing.
     #[serde(default)]
     missing_ms: Option<i64>,
@@ -157,22 +160,26 @@ impl Listeners {
             let Task::Call(webhook) = &rule.rule.task else {
                 return None;
             };
+            let seen = seen.filter(|seq| !seq.is_null());
+            let since = match (&webhook.since, event) {
+                (Since::Seq(seq), _) => Some(seq.clone()),
+                (Since::Now, Event::Created) => Some("0".to_owned()),
+                (Since::Now, _) => seen.map(Seq::to_query),
+            };
+            let is_of_look = matches!(webhook.since, Since::Now) && seen.is_some();
             let place = Place {
                 instance: rule.id.instance.to_string(),
                 rule: rule.id.doc.clone(),
                 rules: rule.db.clone(),
                 source: source.name().to_owned(),
                 db: db.to_owned(),
-                since: match (&webhook.since, event, seen) {
-                    (Since::Seq(seq), ..) => Some(seq.clone()),
-                    (Since::Now, Event::Created, _) => Some("0".to_owned()),
-                    (Since::Now, _, seen) => seen.filter(|seq| !seq.is_null()).map(Seq::to_query),
-                },
+                since,
                 failures: 0,
                 failing: None,
                 began_ms: 0,
                 rests_ms: 0,
                 last_call: None,
+                maybe_new_ms: is_of_look.then_some(now_ms),
                 missing_ms: None,
                 unknown_ms: None,
             };

@@ -72,8 +72,14 @@ pub(super) enum Reaction {
 pub(super) struct Listen {
     rule: Arc<Compiled>,
     database: String,
-    is_there: bool,
+    event: Event,
     signal: Signal,
+}
+
+impl Listen {
+    fn is_there(&self) -> bool {
+        self.event != Event::Deleted
+    }
 }
 
 /// Finds reactions, and remembers which replications are there already. Clones share that: what one forgets, others may
@@ -204,7 +210,7 @@ impl<'a> Reactions<'a> {
             Reaction::Listen(Box::new(Listen {
                 rule,
                 database: database.to_owned(),
-                is_there: event != Event::Deleted,
+                event,
                 signal,
             }))
         }));
@@ -256,7 +262,8 @@ impl RuleBook {
         source: &Source,
         reactions: &[Reaction],
     ) -> Result<(), ServiceError> {
-        let (mut ruled, mut back, mut signals) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ruled, mut back) = (Vec::new(), Vec::new());
+        let (mut signals, mut created) = (Vec::new(), Vec::new());
         let facts = Facts::read(tx, source, reactions).await?;
         for reaction in reactions {
             match reaction {
@@ -269,7 +276,11 @@ impl RuleBook {
                     back.extend(is_back.then_some(&**asked));
                 }
                 Reaction::Forget(gone) => self.replications.unrule_in(tx, op, gone).await?,
-                Reaction::Listen(listen) => signals.push(facts.signal(listen)?),
+                Reaction::Listen(listen) => {
+                    let signal = facts.signal(listen)?;
+                    created.extend((listen.event == Event::Created).then(|| signal.clone()));
+                    signals.push(signal);
+                }
             }
         }
         self.replications.rule_in(tx, op, &ruled).await?;
@@ -281,6 +292,7 @@ impl RuleBook {
             let ty = self.listeners.job_type();
             let jobs = self.replications.jobs();
             jobs.signal_many_in(tx, op, ty, &signals).await?;
+            self.listeners.begin_in(tx, op, &created).await?;
         }
         Ok(())
     }
@@ -308,7 +320,7 @@ impl Facts {
         let (mut rules, mut databases) = (BTreeMap::new(), BTreeMap::new());
         for reaction in reactions {
             let (rule, database, is_there) = match reaction {
-                Reaction::Listen(listen) => (&listen.rule, &listen.database, listen.is_there),
+                Reaction::Listen(listen) => (&listen.rule, &listen.database, listen.is_there()),
                 Reaction::Replicate {
                     if_new: Some((rule, database)),
                     ..
@@ -354,7 +366,7 @@ impl Facts {
 
     fn signal(&self, listen: &Listen) -> jobs::Result<Signal> {
         let mut signal = listen.signal.clone();
-        if !listen.is_there || !self.is_seeded(&listen.rule) {
+        if !listen.is_there() || !self.is_seeded(&listen.rule) {
             return Ok(Listeners::at_the_newest(signal));
         }
         signal.create |= self.is_new(&listen.rule, &listen.database);

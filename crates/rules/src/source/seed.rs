@@ -12,6 +12,7 @@ use store::{RangeOptions, Transaction};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use super::follower::FEED_DELAY;
 use super::options::{Source, SourceOptions};
 use super::reactions::{Reaction, Reactions, RuleBook};
 use super::sweep::{NAMES_MAX, Stopped};
@@ -218,9 +219,12 @@ async fn seed_some(
             found.extend(for_one.into_iter().filter(|one| !is_known || !listens(one)));
         }
     } else {
+        // The feed may be about to report that a database is new: its jobs wait for that.
+        let delay_ms = i64::try_from(FEED_DELAY.as_millis()).unwrap_or_default();
+        let late_ms = now_ms.saturating_add(delay_ms);
         for ListedDatabase { name, update_seq } in connection.dbs_info(names).await? {
             if let Some(seq) = update_seq {
-                found.extend(reactions.for_one(set, &name, Event::Updated, Some(&seq), now_ms));
+                found.extend(reactions.for_one(set, &name, Event::Updated, Some(&seq), late_ms));
             }
         }
     }

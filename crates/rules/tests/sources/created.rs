@@ -118,6 +118,28 @@ async fn a_rule_that_is_written_during_a_look_begins_now() {
     called(&mut world, &["x/a/new", "y/a/new"]).await;
 }
 
+/// The look for the databases of a new rule sees it before the feed reports it.
+#[tokio::test]
+async fn a_database_created_during_the_first_look_is_new() {
+    let mut world = World::new().await;
+    world.change("old");
+    world.rule("x", Some(&calls("x", &json!({})))).await;
+    let late = |ms| Fault::Latency { ms };
+    let faults = [
+        (On::get("/_all_dbs").first(1), late(500)),
+        // The second request opens the feed behind the position that the first has found.
+        (On::get("/_db_updates").nth(2), late(2_000)),
+    ];
+    world.peer.set_faults(Faults::script(faults));
+    let _node = world.node(without_sweeps()).await;
+    world.until(async || world.peer.injected().len() == 2).await;
+    create(&world, "c");
+    world.until_seeded(1).await;
+    called(&mut world, &["x/c/first"]).await;
+    world.change("new");
+    called(&mut world, &["x/a/new"]).await;
+}
+
 /// It was there before.
 #[tokio::test]
 async fn a_database_that_is_excluded_no_longer_is_not_new() {

@@ -1,5 +1,6 @@
 //! What operators do to the listening jobs of a rule.
 
+use futures::future::try_join_all;
 use jobs::{Cursor, JobId, JobInfo, Listed, Op, Query, Signal, State};
 use store::{Call, Transaction};
 
@@ -171,6 +172,35 @@ impl Listeners {
         Ok(triggered)
     }
 
+    /// Lets jobs begin with the first change of databases that have turned out to be new, if they were to begin behind what
+    /// a look had seen of them and have not run yet.
+    pub(crate) async fn begin_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        created: &[Signal],
+    ) -> jobs::Result<()> {
+        let jobs = self.jobs();
+        let read = created.iter().map(|Signal { add, .. }| async move {
+            let job = jobs.get_in(tx, &self.ty, &add.id).await?;
+            Ok::<_, jobs::Error>(job.map(|job| (add, job)))
+        });
+        for (add, (info, data)) in try_join_all(read).await?.into_iter().flatten() {
+            let Ok(mut place) = serde_json::from_slice::<Place>(&data) else {
+                continue;
+            };
+            let until_ms = place.maybe_new_ms.take();
+            if info.state != State::Pending || until_ms.is_none_or(|ms| ms < op.now_ms) {
+                continue;
+            }
+            place.since = Some("0".to_owned());
+            let data = jobs::encode(&place)?;
+            jobs.resubmit_in(tx, op, &self.ty, &add.id, add.due_ms.into(), Some(data))
+                .await?;
+        }
+        Ok(())
+    }
+
     async fn rewind_in(
         &self,
         tx: &Transaction,
@@ -191,6 +221,7 @@ impl Listeners {
                 failures: 0,
                 began_ms: 0,
                 rests_ms: 0,
+                maybe_new_ms: None,
                 ..place
             };
             // A run in progress ends, and this is what the next one begins with.

@@ -108,6 +108,7 @@ impl<S: Sender> Listening<S> {
             place: Place {
                 began_ms: now_ms,
                 rests_ms: 0,
+                maybe_new_ms: None,
                 unknown_ms: None,
                 ..place
             },
