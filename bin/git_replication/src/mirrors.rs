@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use jobs::{
     Add, Added, Clock, Entropy, Failure, Finish, Job, JobId, JobInfo, JobType, Jobs, Lane, Limit,
-    LimitName, Query, Signal, State, Task, TypeConfig, encode,
+    LimitName, Query, Signal, State, TypeConfig, encode,
 };
 use serde::{Deserialize, Serialize};
 use store::{Store, Transaction, tuple};
@@ -177,20 +177,25 @@ impl Mirrors {
     }
 
     /// What a run is to push: all that has arrived until now, and what earlier ones left.
-    pub(crate) async fn take(&self, task: &Task<Mirror>) -> jobs::Result<Mirror> {
-        let (op, job) = (self.jobs.op(), task.job());
+    pub(crate) async fn take(&self, job: &Job, data: &Mirror) -> jobs::Result<Mirror> {
+        let op = self.jobs.op();
         let take = self.jobs.store().transact("git_take", |tx| async move {
             // As stored: an earlier try of this transaction may have been committed.
             let stored = self.jobs.get_in(&tx, &self.ty, &job.id).await?;
-            let (_, data) = stored.ok_or(jobs::Error::Halt)?;
-            let mut mirror = decode(&data).unwrap_or_else(|| task.data.clone());
+            let (_, stored) = stored.ok_or(jobs::Error::Halt)?;
+            let stored = decode(&stored).unwrap_or_else(|| data.clone());
             let arrived = arrived(&tx, &job.id).await?;
-            if !arrived.is_empty() {
-                mirror.refs.merge(&arrived);
-                tx.clear(&arrived_key(&job.id));
-                let data = Some(encode(&mirror)?);
-                let _ = self.jobs.update_in(&tx, &op, job, data).await?;
+            if arrived.is_empty() {
+                return Ok(stored);
             }
+            let mut mirror = stored.clone();
+            mirror.refs.merge(&arrived);
+            let data = Some(encode(&mirror)?);
+            if self.jobs.update_in(&tx, &op, job, data).await?.repeated {
+                // These have arrived since then, and have signalled: the next run takes them.
+                return Ok(stored);
+            }
+            tx.clear(&arrived_key(&job.id));
             Ok(mirror)
         });
         Box::pin(take).await
@@ -382,6 +387,38 @@ mod tests {
             mirror = decode(&finish.data.unwrap()).unwrap();
             assert_eq!(mirror.refs.is_empty(), failures > 10);
         }
+    }
+
+    #[tokio::test]
+    async fn refs_that_arrive_while_a_take_is_repeated_stay() {
+        let config = read("[remote \"a\"]\nurl = /m/${name}\n").unwrap();
+        let project = crate::project::Project::new("app").unwrap();
+        let targets: Vec<Target> = config.targets(&project).collect();
+        let mirrors = Mirrors::open("memory:").await.unwrap();
+        mirrors.register(None).await.unwrap();
+        let [first, second] = ["refs/heads/a", "refs/heads/b"].map(|name| Refs::of([name]));
+        mirrors.notify(&targets, &first, When::Now).await.unwrap();
+        let holder = Holder::new("node").unwrap();
+        let accepted = mirrors.jobs.accept(&mirrors.ty, &holder, 1).await.unwrap();
+        let accepted = &accepted.jobs[0];
+        let (store, faults) = mirrors.jobs.store().with_faults(store::Faults::default());
+        let unsure = Mirrors {
+            jobs: Jobs::new(store, Clock::system(), Entropy::from_os()),
+            ty: mirrors.ty.clone(),
+        };
+        faults.set_next_commit(store::CommitFate::UnknownApplied);
+        let listed = async || mirrors.list(true).await.unwrap().remove(0);
+        let data = decode(&accepted.data).unwrap();
+        let (taken, ()) = tokio::join!(unsure.take(&accepted.job, &data), async {
+            while !listed().await.arrived.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            mirrors.notify(&targets, &second, When::Now).await.unwrap();
+        });
+        let mut stored = listed().await;
+        assert_eq!(stored.mirror.refs, taken.unwrap().refs);
+        stored.arrived.merge(&stored.mirror.refs);
+        assert_eq!(stored.arrived, Refs::of(["refs/heads/a", "refs/heads/b"]));
     }
 
     #[tokio::test]

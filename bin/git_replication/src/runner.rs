@@ -26,7 +26,7 @@ impl Runner {
     /// Pushes what is due. If the job is lost, or the node stops, this is dropped, which kills git.
     pub(crate) async fn run(self: Arc<Self>, task: Task<Mirror>) -> Result<Finish, Failure> {
         let config = Arc::clone(&self.config.borrow());
-        let mirror = self.mirrors.take(&task).await?;
+        let mirror = self.mirrors.take(task.job(), &task.data).await?;
         let began = Instant::now();
         let outcome = self.push(&config, &mirror).await?;
         let (remote, target, took) = (&mirror.remote, &mirror.place, began.elapsed());
