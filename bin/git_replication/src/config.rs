@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::project::{Pattern, Project};
-use crate::refs::Refspec;
+use crate::refs::{Refspec, by_target};
 use crate::target::{NameStyle, Template, place, redact};
 use file::{Entry, File};
 
@@ -277,6 +277,9 @@ impl Remote {
         }
         // Gerrit makes them for itself, and does not replicate them either.
         self.push.extend(Refspec::parse("^refs/cache-automerge/*"));
+        let push = by_target(std::mem::take(&mut self.push));
+        let name = &self.name;
+        self.push = push.map_err(|why| file.refuse(format!("remote {name:?}: {why}")))?;
         Ok(())
     }
 

@@ -128,7 +128,10 @@ impl Push<'_> {
         let names: BTreeSet<&str> = specs.iter().filter_map(Refspec::name).collect();
         let pushed = AtomicBool::new(false);
         let wanted = |name: &str| {
-            pushed.fetch_or(refs::one(specs, name, true).is_some(), Ordering::Relaxed);
+            pushed.fetch_or(
+                refs::one(specs, name, true).next().is_some(),
+                Ordering::Relaxed,
+            );
             names.contains(name)
         };
         let there = self.list(&BTreeSet::new(), wanted).await?;
@@ -149,11 +152,10 @@ impl Push<'_> {
     async fn of_names(&self, names: &BTreeSet<String>) -> io::Result<Vec<String>> {
         let there = self.list(names, |name| names.contains(name)).await?;
         let remote = self.target.remote;
-        let spec = |name: &String| match there.contains(name) {
-            false if !remote.mirror => None,
-            exists => refs::one(&remote.push, name, exists),
-        };
-        Ok(names.iter().filter_map(spec).collect())
+        let pushed = names.iter().map(|name| (name, there.contains(name)));
+        let pushed = pushed.filter(|(_, exists)| *exists || remote.mirror);
+        let specs = pushed.flat_map(|(name, exists)| refs::one(&remote.push, name, exists));
+        Ok(specs.collect())
     }
 
     /// Creates the target's repository, with the branch that `HEAD` names here; or tells why not.

@@ -85,7 +85,7 @@ pub(crate) fn is_ref(name: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refspec {
     pub(crate) force: bool,
-    /// `^refs/…`: what it matches is not pushed.
+    /// `^refs/…`: what it matches is not pushed. See [`by_target`].
     pub(crate) negative: bool,
     from: String,
     to: String,
@@ -131,6 +131,37 @@ impl Refspec {
         (!self.negative && !self.from.contains('*')).then_some(&self.from)
     }
 
+    /// Names at the target of what this refspec would push and a negative one withholds.
+    fn withheld(&self, not: &Self) -> Result<Option<String>, String> {
+        let ends = (self.from.split_once('*'), not.from.split_once('*'));
+        let (Some((before, after)), Some((not_before, not_after))) = ends else {
+            let star = self.star(&not.from);
+            return Ok(match self.name() {
+                Some(name) => not.star(name).map(|_| self.to.clone()),
+                None => star.map(|star| self.to.replacen('*', star, 1)),
+            });
+        };
+        let inside = not_before.strip_prefix(before);
+        if let Some((start, end)) = inside.zip(not_after.strip_suffix(after)) {
+            return Ok(Some(self.to.replacen('*', &format!("{start}*{end}"), 1)));
+        }
+        let overlap = (before.starts_with(not_before) || inside.is_some())
+            && (after.ends_with(not_after) || not_after.ends_with(after));
+        if !overlap {
+            return Ok(None);
+        }
+        if before.starts_with(not_before) && after.ends_with(not_after) {
+            return Ok(Some(self.to.clone()));
+        }
+        if self.from == self.to {
+            return Ok(Some(not.from.clone()));
+        }
+        let (whole, not) = (self.whole(), not.whole());
+        Err(format!(
+            "{whole} renames refs, and {not} withholds only some of them; name these refs more closely"
+        ))
+    }
+
     /// The refspec for a push of all refs.
     pub(crate) fn whole(&self) -> String {
         match self {
@@ -146,17 +177,59 @@ impl Refspec {
     }
 }
 
-/// The refspec that pushes one ref, or deletes it from the target if it does not exist any more; `None` if the remote
-/// does not get this ref.
-pub(crate) fn one(specs: &[Refspec], name: &str, exists: bool) -> Option<String> {
-    let mut negative = specs.iter().filter(|spec| spec.negative);
-    if negative.any(|spec| spec.star(name).is_some()) {
-        return None;
+/// A remote's refspecs as git needs them: it compares negative ones with the names at the target, but they are written
+/// with the names here.
+pub(crate) fn by_target(specs: Vec<Refspec>) -> Result<Vec<Refspec>, String> {
+    let (negative, positive): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.negative);
+    let (mut kept, mut withheld) = (Vec::new(), Vec::new());
+    for spec in positive {
+        let names = negative.iter().map(|not| spec.withheld(not));
+        let names: Vec<String> = names
+            .filter_map(Result::transpose)
+            .collect::<Result<_, _>>()?;
+        // A name at the target that is wholly withheld may be that of another ref.
+        if !names.contains(&spec.to) {
+            withheld.extend(names);
+            kept.push(spec);
+        }
     }
-    let mut positive = specs.iter().filter(|spec| !spec.negative);
-    let (spec, star) = positive.find_map(|spec| Some((spec, spec.star(name)?)))?;
-    let to = spec.to.replacen('*', star, 1);
-    Some(match (exists, spec.force) {
+    withheld.sort();
+    withheld.dedup();
+    kept.extend(withheld.into_iter().map(|to| Refspec {
+        force: false,
+        negative: true,
+        from: to.clone(),
+        to,
+    }));
+    Ok(kept)
+}
+
+/// The refspecs that push one ref, or delete it from the target if it does not exist any more; none if the remote does not
+/// get this ref. They are those that git chooses in a push of all refs: each with exactly this name, and the first pattern,
+/// unless its target is named by another refspec.
+pub(crate) fn one<'a>(
+    specs: &'a [Refspec],
+    name: &'a str,
+    exists: bool,
+) -> impl Iterator<Item = String> {
+    let is_named = |to: &str| {
+        let mut named = specs.iter().filter(|spec| spec.name().is_some());
+        named.any(|spec| spec.to == to)
+    };
+    let is_withheld = |to: &str| {
+        let mut negative = specs.iter().filter(|spec| spec.negative);
+        negative.any(|spec| spec.star(to).is_some())
+    };
+    let exact = specs.iter().filter(|spec| spec.name() == Some(name));
+    let exact = exact.map(|spec| (spec, spec.to.clone()));
+    let patterns = specs.iter().filter(|spec| !spec.negative);
+    let mut patterns = patterns.filter(|spec| spec.name().is_none());
+    let pattern =
+        patterns.find_map(|spec| Some((spec, spec.to.replacen('*', spec.star(name)?, 1))));
+    let pattern = pattern.filter(|(_, to)| !is_named(to));
+    let chosen = exact.chain(pattern);
+    let chosen = chosen.filter(move |(_, to)| !is_withheld(to));
+    chosen.map(move |(spec, to)| match (exists, spec.force) {
         (true, true) => format!("+{name}:{to}"),
         (true, false) => format!("{name}:{to}"),
         (false, _) => format!(":{to}"),
@@ -227,24 +300,44 @@ mod tests {
                 .map(|text| Refspec::parse(text).unwrap())
                 .collect()
         };
+        let one = |specs, name, exists| -> Vec<_> { one(specs, name, exists).collect() };
         let all = specs(&["refs/*:refs/*", "^refs/meta/config", "^refs/changes/*/meta"]);
         assert_eq!(
-            one(&all, "refs/heads/a", true).unwrap(),
-            "refs/heads/a:refs/heads/a"
+            one(&all, "refs/heads/a", true),
+            ["refs/heads/a:refs/heads/a"]
         );
-        assert_eq!(one(&all, "refs/heads/a", false).unwrap(), ":refs/heads/a");
-        assert_eq!(one(&all, "refs/meta/config", true), None);
-        assert_eq!(one(&all, "refs/changes/01/1/meta", true), None);
+        assert_eq!(one(&all, "refs/heads/a", false), [":refs/heads/a"]);
+        assert!(one(&all, "refs/meta/config", true).is_empty());
+        assert!(one(&all, "refs/changes/01/1/meta", true).is_empty());
         let some = specs(&["+refs/heads/*:refs/mirror/*/x", "refs/tags/v1"]);
         assert_eq!(
-            one(&some, "refs/heads/a/b", true).unwrap(),
-            "+refs/heads/a/b:refs/mirror/a/b/x"
+            one(&some, "refs/heads/a/b", true),
+            ["+refs/heads/a/b:refs/mirror/a/b/x"]
         );
         assert_eq!(
-            one(&some, "refs/tags/v1", true).unwrap(),
-            "refs/tags/v1:refs/tags/v1"
+            one(&some, "refs/tags/v1", true),
+            ["refs/tags/v1:refs/tags/v1"]
         );
-        assert_eq!(one(&some, "refs/tags/v2", true), None);
+        assert!(one(&some, "refs/tags/v2", true).is_empty());
+        // As git does it in a push of all refs.
+        let both = specs(&[
+            "refs/heads/*:refs/heads/*",
+            "refs/heads/*:refs/other/*",
+            "refs/heads/main:refs/heads/prod",
+            "+refs/heads/wip:refs/heads/wip",
+        ]);
+        assert_eq!(
+            one(&both, "refs/heads/main", true),
+            [
+                "refs/heads/main:refs/heads/prod",
+                "refs/heads/main:refs/heads/main"
+            ]
+        );
+        assert_eq!(
+            one(&both, "refs/heads/wip", true),
+            ["+refs/heads/wip:refs/heads/wip"]
+        );
+        assert!(one(&both, "refs/heads/prod", true).is_empty());
         let whole: Vec<_> = some.iter().chain(&all).map(Refspec::whole).collect();
         assert_eq!(whole[0], "+refs/heads/*:refs/mirror/*/x");
         assert_eq!(whole[3], "^refs/meta/config");
@@ -258,6 +351,39 @@ mod tests {
         ] {
             assert!(Refspec::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn negative_refspecs_withhold_refs_under_their_names_at_the_target() {
+        let translated = |texts: &[&str]| {
+            let specs = texts.iter().map(|text| Refspec::parse(text).unwrap());
+            let specs = by_target(specs.collect())?;
+            Ok::<Vec<_>, String>(specs.iter().map(Refspec::whole).collect())
+        };
+        for (given, expected) in [
+            (
+                &["+refs/*:refs/backup/*", "^refs/meta/config", "^refs/a/*/b"][..],
+                &[
+                    "+refs/*:refs/backup/*",
+                    "^refs/backup/a/*/b",
+                    "^refs/backup/meta/config",
+                ][..],
+            ),
+            (
+                &["refs/heads/*:refs/m/*/x", "^refs/tags/*", "^refs/heads/s/*"],
+                &["refs/heads/*:refs/m/*/x", "^refs/m/s/*/x"],
+            ),
+            (&["refs/heads/*:refs/m/*", "^refs/*"], &[]),
+            (&["refs/heads/a:refs/m/a", "^refs/heads/*"], &[]),
+            (
+                &["refs/heads/*:refs/heads/*", "^refs/*/meta"],
+                &["refs/heads/*:refs/heads/*", "^refs/*/meta"],
+            ),
+        ] {
+            assert_eq!(translated(given).unwrap(), expected);
+        }
+        let partly = translated(&["refs/heads/*:refs/m/*", "^refs/*/meta"]);
+        assert!(partly.unwrap_err().contains("^refs/*/meta"));
     }
 
     proptest! {

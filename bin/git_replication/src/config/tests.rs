@@ -69,13 +69,14 @@ fn gerrits_file_is_read_as_it_is() {
         (one.delay.as_secs(), one.reschedule_delay.as_secs()),
         (15, 3)
     );
-    assert_eq!(one.push[0].whole(), "refs/*:refs/*");
+    let push: Vec<_> = one.push.iter().map(Refspec::whole).collect();
+    assert_eq!(push, ["refs/*:refs/*", "^refs/cache-automerge/*"]);
     assert_eq!(
         (two.threads, two.retry.max, two.retry.delay.as_secs()),
         (3, Some(5), 120)
     );
     assert_eq!(two.timeout, Some(Duration::from_secs(30)));
-    assert_eq!(two.push.len(), 3);
+    assert_eq!(two.push.len(), 2);
     assert!(two.delay.is_zero() && !two.create_missing);
     assert_eq!(
         places(&config, "private/a"),

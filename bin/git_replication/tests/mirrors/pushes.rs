@@ -74,6 +74,29 @@ fn gr_t098_t121_t122_only_mirrors_delete() {
     assert_eq!(refs(&world.at("keep/app")).len(), 4);
 }
 
+/// Events and pushes of all refs do the same, whatever names refs get at the target.
+#[test]
+fn refspecs_that_rename_withhold_and_overlap() {
+    let world = World::new(
+        "[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\npush = refs/heads/*:refs/m/*\npush = refs/heads/main:refs/m/prod\npush = ^refs/heads/secret\n",
+    );
+    world.project("app");
+    let target = world.target("app");
+    for name in ["main", "secret", "other"] {
+        world.commit("app", &format!("refs/heads/{name}"));
+    }
+    let _node = world.node(&[]);
+    let there = || refs(&target).into_keys().collect::<Vec<_>>();
+    world.notify("app", &["refs/heads/main", "refs/heads/secret"]);
+    world.until("the event is done", || {
+        pushes(&target) == 1 && world.row()["state"] == "idle"
+    });
+    assert_eq!(there(), ["refs/m/main", "refs/m/prod"]);
+    let started = world.start(&["--all", "--now", "--wait"]);
+    assert!(started.status.success(), "{}", text(&started.stdout));
+    assert_eq!(there(), ["refs/m/main", "refs/m/other", "refs/m/prod"]);
+}
+
 /// Refspecs may name refs that a project does not have, or match none of its refs.
 #[test]
 fn refspecs_without_a_ref_do_not_fail_a_push() {
