@@ -1,6 +1,7 @@
 //! Projects: their names, and their repositories below one directory.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use fancy_regex::Regex;
@@ -39,25 +40,36 @@ impl Project {
         &self.0
     }
 
-    /// Its repository, if it has one: `NAME.git`, or `NAME` itself.
-    pub(crate) fn repository(&self, root: &Path) -> Option<PathBuf> {
-        let names = [format!("{}.git", self.0), self.0.clone()];
-        let found = names
-            .iter()
-            .map(|name| root.join(name))
-            .find(|path| is_repository(path))?;
-        // Links do not lead elsewhere.
-        let real = found.canonicalize().ok()?;
-        real.starts_with(root.canonicalize().ok()?).then_some(found)
+    /// Its repository, if it has one: `NAME.git`, or `NAME` itself. An error if that cannot be told.
+    pub(crate) fn repository(&self, root: &Path) -> io::Result<Option<PathBuf>> {
+        for name in [&format!("{}.git", self.0), &self.0] {
+            let path = root.join(name);
+            if is_repository(&path)? {
+                // Links do not lead elsewhere.
+                let is_below = path.canonicalize()?.starts_with(root.canonicalize()?);
+                return Ok(is_below.then_some(path));
+            }
+        }
+        Ok(None)
     }
 }
 
-fn is_repository(path: &Path) -> bool {
-    path.join("HEAD").is_file() && path.join("objects").is_dir()
+fn is_repository(path: &Path) -> io::Result<bool> {
+    let found = |name: &str| match fs::metadata(path.join(name)) {
+        Err(error) if is_absence(&error) => Ok(None),
+        found => found.map(Some),
+    };
+    Ok(found("HEAD")?.is_some_and(|head| head.is_file())
+        && found("objects")?.is_some_and(|objects| objects.is_dir()))
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
 }
 
 /// All projects that have a repository below a directory.
-pub(crate) fn all(root: &Path) -> std::io::Result<Vec<Project>> {
+pub(crate) fn all(root: &Path) -> io::Result<Vec<Project>> {
     let mut found = Vec::new();
     let mut directories = vec![(root.to_owned(), 0)];
     while let Some((directory, depth)) = directories.pop() {
@@ -67,7 +79,7 @@ pub(crate) fn all(root: &Path) -> std::io::Result<Vec<Project>> {
             if !entry.file_type()?.is_dir() {
                 continue;
             }
-            if is_repository(&path) {
+            if is_repository(&path)? {
                 let name = path.strip_prefix(root).ok().and_then(Path::to_str);
                 match name.map(Project::new) {
                     Some(Ok(project)) => found.push(project),
@@ -185,9 +197,13 @@ mod tests {
             .collect();
         assert_eq!(names, ["plain", "team/app"]);
         let repository = |name: &str| Project::new(name).unwrap().repository(&dir);
-        assert_eq!(repository("team/app").unwrap(), dir.join("team/app.git"));
-        assert!(repository("plain").is_some());
-        assert_eq!(repository("link"), None);
-        assert_eq!(repository("absent"), None);
+        let found = repository("team/app").unwrap();
+        assert_eq!(found.unwrap(), dir.join("team/app.git"));
+        assert!(repository("plain").unwrap().is_some());
+        for none in ["link", "absent", "plain/HEAD/x", &"x".repeat(300)] {
+            assert_eq!(repository(none).unwrap(), None, "{none}");
+        }
+        std::os::unix::fs::symlink("loop.git", dir.join("loop.git")).unwrap();
+        assert!(repository("loop").is_err());
     }
 }

@@ -50,7 +50,10 @@ impl Runner {
             let reason = "this node's configuration does not have the target";
             return Ok(Outcome::failed(Class::Unknown, reason, &mirror.refs));
         };
-        let Some(repository) = project.repository(&self.repositories) else {
+        let repository = project.repository(&self.repositories);
+        let repository = repository
+            .map_err(|error| Failure::Retry(format!("cannot read the repository: {error}")))?;
+        let Some(repository) = repository else {
             if std::fs::read_dir(&self.repositories)?.next().is_none() {
                 let directory = self.repositories.display();
                 let reason = format!("{directory} is empty; is it mounted?");

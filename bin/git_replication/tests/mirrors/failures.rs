@@ -184,6 +184,32 @@ fn gr_t150_a_project_without_a_repository_is_not_retried() {
 }
 
 #[test]
+fn a_repository_that_cannot_be_read_is_retried() {
+    let world = World::new(FAST);
+    world.project("other");
+    std::os::unix::fs::symlink("app.git", world.repository("app")).unwrap();
+    let _node = world.node(&[]);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("the push ends", || world.row()["reason"].is_string());
+    let row = world.row();
+    assert_eq!(
+        (&row["state"], &row["refs"]),
+        (&"retrying".into(), &"refs/heads/trunk".into()),
+        "{row}"
+    );
+    assert!(
+        row["reason"]
+            .as_str()
+            .unwrap()
+            .contains("cannot read the repository")
+    );
+    fs::remove_file(world.repository("app")).unwrap();
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    world.until_equal("app", "app");
+}
+
+#[test]
 fn a_silent_push_is_killed() {
     let world = World::new(&format!("{FAST}timeout = 1\n"));
     world.project("app");
