@@ -68,27 +68,41 @@ fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
 }
 
-/// All projects that have a repository below a directory.
+/// All projects that have a repository below a directory. Of what is in it, whatever cannot be read is left out.
 pub(crate) fn all(root: &Path) -> io::Result<Vec<Project>> {
+    let skip = |path: &Path, error: &io::Error| {
+        // It may just have been removed.
+        if !is_absence(error) {
+            tracing::warn!(path = %path.display(), %error, "skipped a directory: it cannot be read");
+        }
+    };
     let mut found = Vec::new();
     let mut directories = vec![(root.to_owned(), 0)];
     while let Some((directory, depth)) = directories.pop() {
-        for entry in fs::read_dir(&directory)? {
-            let entry = entry?;
-            let path = entry.path();
-            if !entry.file_type()?.is_dir() {
+        let entries = fs::read_dir(&directory).and_then(Iterator::collect);
+        let entries: Vec<fs::DirEntry> = match entries {
+            Err(error) if depth > 0 => {
+                skip(&directory, &error);
                 continue;
             }
-            if is_repository(&path)? {
-                let name = path.strip_prefix(root).ok().and_then(Path::to_str);
-                match name.map(Project::new) {
-                    Some(Ok(project)) => found.push(project),
-                    _ => {
-                        tracing::warn!(path = %path.display(), "skipped a repository: its name is not a valid project name");
+            entries => entries?,
+        };
+        for entry in entries {
+            let path = entry.path();
+            let is_directory = entry.file_type().map(|kind| kind.is_dir());
+            match is_directory.and_then(|is| Ok(is.then_some(is_repository(&path)?))) {
+                Ok(Some(true)) => {
+                    let name = path.strip_prefix(root).ok().and_then(Path::to_str);
+                    match name.map(Project::new) {
+                        Some(Ok(project)) => found.push(project),
+                        _ => {
+                            tracing::warn!(path = %path.display(), "skipped a repository: its name is not a valid project name");
+                        }
                     }
                 }
-            } else if depth < DEPTH_MAX {
-                directories.push((path, depth + 1));
+                Ok(Some(false)) if depth < DEPTH_MAX => directories.push((path, depth + 1)),
+                Ok(_) => {}
+                Err(error) => skip(&path, &error),
             }
         }
     }
@@ -190,6 +204,13 @@ mod tests {
         make("outside.git");
         let dir = root.path().join("dir");
         std::os::unix::fs::symlink(root.path().join("outside.git"), dir.join("link.git")).unwrap();
+        // Its path is too long, so that not even root can read it.
+        let make = "name=$(printf %0255d 0); for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do mkdir $name && cd $name || exit; done; mkdir $name";
+        let made = std::process::Command::new("sh")
+            .args(["-c", make])
+            .current_dir(&dir)
+            .status();
+        assert!(made.unwrap().success());
         let names: Vec<_> = all(&dir)
             .unwrap()
             .into_iter()
