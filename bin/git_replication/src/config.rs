@@ -126,14 +126,14 @@ impl Config {
             }
             for name in names {
                 let read = Remote::read(&main, Some(name), name, defaults, &mut config.ignored);
-                config.remotes.push(read?);
+                config.remotes.extend(read?);
             }
         }
         for path in single {
             let file = File::read(&path)?;
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             let read = Remote::read(&file, None, &name, defaults, &mut config.ignored);
-            config.remotes.push(read?);
+            config.remotes.extend(read?);
         }
         if config.remotes.is_empty() {
             let reason = "it has no remote; add [remote \"NAME\"] with a url";
@@ -170,13 +170,14 @@ impl Config {
 }
 
 impl Remote {
+    /// `None` for a remote of the pull-replication plugin, which only fetches.
     fn read(
         file: &File,
         section: Option<&str>,
         name: &str,
         defaults: Defaults,
         ignored: &mut BTreeSet<String>,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Option<Self>, Refused> {
         let minute = Duration::from_mins(1);
         let mut remote = Self {
             name: name.to_owned(),
@@ -202,13 +203,19 @@ impl Remote {
         };
         let own =
             |entry: &&Entry| entry.section == "remote" && entry.subsection.as_deref() == section;
-        for entry in file.entries.iter().filter(own) {
+        let own: Vec<&Entry> = file.entries.iter().filter(own).collect();
+        let has = |key: &str| own.iter().any(|entry| entry.key == key);
+        if has("fetch") && !has("push") {
+            ignored.insert(format!("remote.{name} (it only fetches)"));
+            return Ok(None);
+        }
+        for entry in own {
             if !remote.set(file, entry)? {
                 ignored.insert(format!("remote.{name}.{}", entry.key));
             }
         }
         remote.check(file, defaults)?;
-        Ok(remote)
+        Ok(Some(remote))
     }
 
     /// Applies a value. False if it has no effect here.

@@ -32,7 +32,8 @@
 //! | T200–T206 | following the configuration | kept: `gr_t200_to_t206_the_configuration_is_followed` |
 //! | T207, T208 | credentials in `secure.config` | left out: git and ssh have their own |
 //! | T221–T234, T238–T244 | versions of the configuration, and changing it over HTTP | left out: files are edited |
-//! | T235–T237 | remotes without URL | changed: they are refused, `bad_files_are_refused_with_advice` |
+//! | T235, T236 | remotes without URL | changed: they are refused, `bad_files_are_refused_with_advice` |
+//! | T237 | remotes that only fetch | kept: `gr_t237_a_remote_that_only_fetches_is_no_target` |
 //! | T250–T252 | escaping in URLs | kept: `gr_t250_to_t252_names_are_escaped_in_http_urls_only` |
 //! | S01, S02 | the same service by more nodes | kept: `gr_t095_and_s01_threads_count_all_nodes` |
 //! | S03, S04 | nodes share the work | simulated with the queue alone, in `testing/distribution.rs` of `jobs` |

@@ -136,6 +136,17 @@ fn gr_t217_a_url_without_name_is_for_one_project() {
     assert_eq!(places(&config, "x"), ["file:///m/x.git"]);
 }
 
+#[test]
+fn gr_t237_a_remote_that_only_fetches_is_no_target() {
+    let text = "[remote \"a\"]\nurl = /a/${name}\nfetch = +refs/*:refs/*\n";
+    assert!(read(text).unwrap_err().contains("it has no remote"));
+    let other = "[remote \"b\"]\nurl = /b/${name}\nfetch = +refs/*:refs/*\npush = refs/*:refs/*\n";
+    let config = read(&format!("{text}{other}")).unwrap();
+    assert_eq!(places(&config, "x"), ["file:///b/x"]);
+    let ignored: Vec<&str> = config.ignored.iter().map(String::as_str).collect();
+    assert_eq!(ignored, ["remote.a (it only fetches)", "remote.b.fetch"]);
+}
+
 /// Ignoring them would publish what Gerrit keeps back.
 #[test]
 fn settings_that_withhold_are_not_ignored() {
