@@ -312,7 +312,7 @@ fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> 
     let delay_ms = millis(target.remote.delay);
     // The same for all events of a target, so that a later one does not make it shorter.
     let jitter_ms = fraction(&target.place, JITTER_MAX_MS.min(delay_ms / 10));
-    let place = LimitName::new(format!("target|{}", bounded(lock_of(&target.place))))?;
+    let place = LimitName::new(format!("target|{}", bounded(&lock_of(&target.place))))?;
     let add = Add::new(id(target)?, encode(&mirror)?)
         .due_ms(match when {
             When::Now => 0,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use sha2::{Digest as _, Sha256};
 
 use crate::project::Project;
@@ -115,9 +115,14 @@ pub(crate) fn place(url: &str) -> Result<String, &'static str> {
                     && !path.is_empty()
                     && !path.starts_with(':') =>
             {
-                let root = if path.starts_with('/') { "" } else { "/~/" };
-                let (host, path) = (plain_host(host, "ssh").ok_or(HELP)?, plain_path(path));
-                return Ok(format!("ssh://{host}{root}{path}"));
+                let root = match path.chars().next() {
+                    Some('/') => "",
+                    Some('~') => "/",
+                    _ => "/~/",
+                };
+                let path = plain_path(&format!("{root}{path}"));
+                let host = plain_host(host, "ssh", &path).ok_or(HELP)?;
+                return Ok(format!("ssh://{host}{path}"));
             }
             _ => return Err(HELP),
         },
@@ -126,18 +131,23 @@ pub(crate) fn place(url: &str) -> Result<String, &'static str> {
         return Err(HELP);
     }
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    if scheme == "file" && host.is_empty() && path.len() > 1 {
-        return Ok(format!("file://{}", plain_path(path)));
+    // Git decodes these URLs itself, and leaves those of HTTP to the server.
+    let is_decoded = url.contains("://") && !scheme.starts_with("http");
+    let decoded = is_decoded.then(|| percent_decode_str(path).decode_utf8().ok());
+    let path = plain_path(&decoded.flatten().unwrap_or(path.into()));
+    if scheme == "file" && host.is_empty() && !path.is_empty() {
+        return Ok(format!("file://{path}"));
     }
-    let host = plain_host(host, &scheme).ok_or(HELP)?;
-    if scheme == "file" || path.len() <= 1 {
+    let host = plain_host(host, &scheme, &path).ok_or(HELP)?;
+    if scheme == "file" || path.is_empty() {
         return Err(HELP);
     }
-    Ok(format!("{scheme}://{host}{}", plain_path(path)))
+    Ok(format!("{scheme}://{host}{path}"))
 }
 
-fn plain_host(host: &str, scheme: &str) -> Option<String> {
-    let host = host.rsplit('@').next().unwrap_or(host).to_ascii_lowercase();
+fn plain_host(host: &str, scheme: &str, path: &str) -> Option<String> {
+    let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
+    let host = host.to_ascii_lowercase();
     let port = match scheme {
         "ssh" => ":22",
         "git" => ":9418",
@@ -146,7 +156,15 @@ fn plain_host(host: &str, scheme: &str) -> Option<String> {
     };
     let host = host.strip_suffix(port).unwrap_or(&host);
     let is_host = !host.is_empty() && !host.starts_with('-') && !host.contains(char::is_whitespace);
-    is_host.then(|| host.to_owned())
+    // Paths below `~` depend on the user, whose password does not belong in the store.
+    let user = user.split(':').next().unwrap_or_default();
+    let has_user = scheme == "ssh" && path.starts_with("/~/") && !user.is_empty();
+    let user = if has_user {
+        user.to_owned() + "@"
+    } else {
+        String::new()
+    };
+    is_host.then(|| user + host)
 }
 
 fn plain_path(path: &str) -> String {
@@ -160,9 +178,9 @@ fn plain_path(path: &str) -> String {
     plain
 }
 
-/// What keeps pushes to a place apart. Servers find `NAME.git` as `NAME`, too.
-pub(crate) fn lock_of(place: &str) -> &str {
-    place.strip_suffix(".git").unwrap_or(place)
+/// What keeps pushes to a place apart. Servers find `NAME.git` as `NAME`, too, and ssh may be configured with a user.
+pub(crate) fn lock_of(place: &str) -> String {
+    redact(place.strip_suffix(".git").unwrap_or(place))
 }
 
 /// Text for people, with URLs that have lost their users and passwords.
@@ -217,8 +235,14 @@ mod tests {
             ["/a/b.git", "file:///a//b.git/"],
             [
                 "git@Host:team/app.git",
-                "ssh://other@host:22/~/team/app.git",
+                "ssh://git:secret@host:22/~/team/app.git",
             ],
+            ["git@host:/a", "ssh://other@host/a"],
+            ["host:~/a.git", "ssh://host/~/a.git"],
+            ["host:~/a.git", "host:a.git"],
+            ["host:~me/a", "ssh://host/~me/a"],
+            ["/srv/my m/x", "file:///srv/my%20m/x"],
+            ["host:/a b", "ssh://host/a%20b"],
             ["host:/a.git", "ssh://HOST/a.git/"],
             ["https://user:secret@host:443/a", "HTTPS://host/a/"],
             ["git://host:9418/a", "git://host/a"],
@@ -226,10 +250,21 @@ mod tests {
         for [a, b] in same {
             assert_eq!(place(a).unwrap(), place(b).unwrap(), "{a} {b}");
         }
+        for [a, b] in [
+            ["a@host:x", "b@host:x"],
+            ["/a%20b", "/a b"],
+            ["https://host/a%20b", "https://host/a b"],
+        ] {
+            assert_ne!(place(a).unwrap(), place(b).unwrap(), "{a} {b}");
+        }
         assert_ne!(
             place("https://host/a").unwrap(),
             place("http://host/a").unwrap()
         );
+        for other in ["host:~/a.git", "other@host:a"] {
+            let [user, other] = ["git@host:a", other].map(|url| lock_of(&place(url).unwrap()));
+            assert_eq!(user, other);
+        }
         assert!(
             !place("https://user:secret@host/a")
                 .unwrap()
