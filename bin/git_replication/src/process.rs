@@ -201,20 +201,22 @@ async fn read_lines(
     }
 }
 
-/// Keeps the last messages. Lines of progress end with a carriage return, and are overwritten.
+/// Keeps the last messages. Lines of progress end with a carriage return alone, and are overwritten.
 async fn read_messages(
     mut from: impl AsyncRead + Unpin,
     kept: &mut Vec<u8>,
     touch: &watch::Sender<Instant>,
 ) {
-    let mut bytes = [0; 4_096];
+    let (mut bytes, mut is_progress) = ([0; 4_096], false);
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
         touch.send_replace(Instant::now());
         for byte in &bytes[..count] {
-            if *byte == b'\r' {
+            if is_progress && !b"\r\n".contains(byte) {
                 let end = kept.iter().rposition(|byte| *byte == b'\n');
                 kept.truncate(end.map_or(0, |at| at + 1));
-            } else {
+            }
+            is_progress = *byte == b'\r';
+            if !is_progress {
                 kept.push(*byte);
             }
         }

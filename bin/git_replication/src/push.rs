@@ -272,10 +272,11 @@ fn unreachable(messages: &str) -> (Class, String) {
         "access denied or repository not exported",
         "does not exist",
     ];
-    const NOT_THERE: [&str; 3] = [
+    const NOT_THERE: [&str; 4] = [
         "Could not resolve",
         "command not found",
         "git-receive-pack: ",
+        "ssh: ",
     ];
     let lines = messages.lines();
     let lines = lines.map(|line| line.trim_start_matches("remote: ").trim());
@@ -283,7 +284,13 @@ fn unreachable(messages: &str) -> (Class, String) {
     let tells = |texts: &[&str]| lines.iter().find(|line| has_any(line, texts));
     let missing = tells(&MISSING).filter(|line| !has_any(line, &NOT_THERE));
     let class = missing.map_or(Class::Offline, |_| Class::Missing);
-    let told = missing.or_else(|| tells(&["fatal: ", "error: ", "ERROR"]));
+    // Git's own line only says that ssh has failed.
+    let generic = lines
+        .iter()
+        .position(|line| line.starts_with("fatal: Could not read from"));
+    let before = generic.and_then(|at| lines[..at].last());
+    let told = missing.or(before);
+    let told = told.or_else(|| tells(&["fatal: ", "error: ", "ERROR"]));
     let told = told
         .or(lines.last())
         .unwrap_or(&"git push failed without a message");
@@ -314,6 +321,7 @@ mod tests {
             "bash: git-receive-pack: command not found\nfatal: the remote end hung up unexpectedly",
             "sh: 1: git-receive-pack: not found\nfatal: the remote end hung up unexpectedly",
             "git@h: Permission denied (publickey).\nfatal: Could not read from remote repository.",
+            "sh: 1: ssh: not found\nfatal: Could not read from remote repository.",
             "",
         ] {
             assert_eq!(class(offline), Class::Offline, "{offline}");

@@ -69,8 +69,10 @@ fn a_push_of_a_hanging_node_ends_before_another_begins() {
 /// What a killed git leaves at its target must not be in the way of the next push, above all locks of refs.
 #[test]
 fn a_killed_push_leaves_no_locks() {
+    // It may take longer to die than a few retries without a delay.
     let world = World::new(
-        "[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nreplicationRetry = 0\n",
+        "[replication]\nupdateRefErrorMaxRetries = 1000\n\
+         [remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nreplicationRetry = 0\n",
     );
     world.project("app");
     let target = world.target("app");

@@ -193,3 +193,22 @@ fn an_ssh_command_gets_the_repository_and_nothing_else() {
         "{words}"
     );
 }
+
+#[test]
+fn the_queue_tells_why_ssh_failed() {
+    let world = World::new(
+        "[remote \"a\"]\nurl = git@mirror.example.com:${name}.git\nreplicationDelay = 0\n",
+    );
+    let ssh = world.path("ssh");
+    let denied = "git@mirror.example.com: Permission denied (publickey).";
+    script(
+        &ssh,
+        &format!("#!/bin/sh\nprintf 'a warning\\r\\n{denied}\\r\\n' >&2\nexit 255\n"),
+    );
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let _node = world.node_with(&[], &[("GIT_SSH_COMMAND", ssh.to_str().unwrap())]);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("it will be retried", || world.row()["state"] == "retrying");
+    assert_eq!(world.row()["reason"], denied);
+}
