@@ -1,6 +1,8 @@
 //! Targets: URLs of remotes, and the place that a URL names, whatever its spelling.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use sha2::{Digest as _, Sha256};
@@ -70,7 +72,11 @@ impl Template {
             NameStyle::Slash => name.to_owned(),
             NameStyle::Dash => name.replace('/', "-"),
             NameStyle::Underscore => name.replace('/', "_"),
-            NameStyle::BasenameOnly => name.rsplit('/').next().unwrap_or(name).to_owned(),
+            // Without its end, as in Gerrit.
+            NameStyle::BasenameOnly => {
+                let stem = Path::new(name).file_stem().and_then(OsStr::to_str);
+                stem.unwrap_or(name).to_owned()
+            }
         };
         let is_http = ["http://", "https://"]
             .iter()
@@ -340,11 +346,13 @@ mod tests {
 
     #[test]
     fn name_styles() {
-        let expand = |style| {
-            Template::parse("/s/${name}")
-                .unwrap()
-                .expand(&Project::new("a/b/c").unwrap(), style)
+        let named = |name, style| {
+            let template = Template::parse("/s/${name}").unwrap();
+            template.expand(&Project::new(name).unwrap(), style)
         };
+        let expand = |style| named("a/b/c", style);
+        assert_eq!(named("a.x/b.c.js", NameStyle::BasenameOnly), "/s/b.c");
+        assert_eq!(named("a/.b", NameStyle::BasenameOnly), "/s/.b");
         assert_eq!(expand(NameStyle::Slash), "/s/a/b/c");
         assert_eq!(expand(NameStyle::Dash), "/s/a-b-c");
         assert_eq!(expand(NameStyle::Underscore), "/s/a_b_c");
