@@ -6,12 +6,12 @@ use futures::{StreamExt as _, stream};
 use jobs::JobId;
 use tokio::time::Instant;
 
-use crate::create::Caller;
+use crate::create::{Caller, RULED};
 use crate::data::Origin;
 use crate::fault::ServiceError;
 use crate::service::Replications;
 use crate::snapshot::Row;
-use crate::view::TableQuery;
+use crate::view::{TableQuery, has_replications};
 use replication::id::ReplicationId;
 
 /// Actions at a time.
@@ -25,7 +25,7 @@ pub enum Action {
     Restart,
     Pause,
     Resume,
-    /// Deletes the document, or cancels the request.
+    /// Deletes the document, or cancels the request. Refused for replications of rules, which would ask for them again.
     Delete,
 }
 
@@ -106,6 +106,10 @@ impl Replications {
 
     async fn act_on(&self, action: Action, target: &Target) -> Result<(), ServiceError> {
         let job = JobId::new(target.key.clone())?;
+        let is_ruled = |(db, _): &(String, _)| !has_replications(db);
+        if action == Action::Delete && target.document.as_ref().is_some_and(is_ruled) {
+            return Err(ServiceError::Forbidden(RULED));
+        }
         let origin = match &target.document {
             Some((db, doc_id)) => {
                 let db = self.0.docs.open(&self.0.docs.name(db)?).await?;

@@ -18,6 +18,7 @@ mod start;
 pub use hook::DocumentHook;
 pub use meaning::{Meaning, Prepared};
 pub use owner::{Rank, Writer};
+pub(crate) use request::RULED;
 pub use request::{Answer, Caller, Failure, Started};
 pub use reseal::{Sealed, count_seals};
 pub use ruled::Ruled;

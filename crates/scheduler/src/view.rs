@@ -25,6 +25,7 @@ use store::{RangeOptions, Transaction};
 
 pub use docs::{DocsPage, DocsQuery};
 pub use remotes::RemoteState;
+pub(crate) use rules::has_replications;
 pub use table::{Column, TableQuery};
 
 use crate::data::{JobData, JobState, Origin, Outage, iso};

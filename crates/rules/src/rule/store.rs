@@ -260,9 +260,12 @@ impl Rules {
                 rules.push(Arc::clone(rule));
                 continue;
             }
-            let document = docs
-                .get_in(tx, db, &id.doc, &ReadOptions::default())
-                .await?;
+            let options = ReadOptions::default();
+            let document = match docs.get_in(tx, db, &id.doc, &options).await {
+                // A row without its rule, which must not cost the others theirs.
+                Err(docstore::Error::Missing | docstore::Error::Deleted) => continue,
+                document => document?,
+            };
             if let Some(rule) = self.compile(db, &document) {
                 let ended = ended_in(tx, db, &id.doc).await?;
                 rules.push(Arc::new(compiled(db, &document, ended, rule)));

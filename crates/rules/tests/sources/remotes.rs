@@ -5,7 +5,7 @@ use std::time::Duration;
 use jobs::{Query, State};
 use peer::{Fault, Faults, On};
 use rules::rule::{Compiled, Rules};
-use scheduler::RemoteState;
+use scheduler::{Action, Chosen, RemoteState, RowState, ServiceError, TableQuery};
 use serde_json::{Value, json};
 
 use crate::fixture::{World, quick};
@@ -277,6 +277,19 @@ async fn a_remote_that_is_down_leaves_others_alone_and_can_be_started() {
     assert!(error.contains("db_not_found"), "{error}");
     let (jobs, ty) = (replications.jobs(), replications.job_type());
     assert_eq!(jobs.counts(ty).await.unwrap().dead, 1);
+    let query = TableQuery {
+        states: vec![RowState::Failed],
+        ..TableQuery::default()
+    };
+    let chosen = Chosen::Matching(query);
+    world
+        .until(async || {
+            let acted = replications.act(Action::Delete, &chosen).await.unwrap();
+            assert_eq!(acted.done, 0);
+            let refused = |(_, error)| matches!(error, ServiceError::Forbidden(_));
+            acted.failed.into_iter().any(refused)
+        })
+        .await;
 
     world.peer.create_database("lost_app").unwrap();
     let of = (remote.id.instance, "missing");
@@ -298,4 +311,29 @@ async fn a_remote_that_is_down_leaves_others_alone_and_can_be_started() {
         (info.state, info.class),
         (State::Pending, jobs::Class::Normal)
     );
+}
+
+#[tokio::test]
+async fn a_start_during_the_first_copy_makes_another_run() {
+    let world = World::new().await;
+    create(&world, &["app"]);
+    let slow = Fault::Latency { ms: 2_000 };
+    let write = On::any("/to_app/_bulk_docs").first(1);
+    world.peer.set_faults(Faults::script([(write, slow)]));
+    let _node = world.node(quick()).await;
+    let url = format!("{}/to_${{name}}", world.peer.url());
+    let body = remote(&world, &json!({"url": url, "databases": ["app"]}));
+    world.rule("eu", Some(&body)).await;
+    world.until(async || world.peer.injected().len() == 1).await;
+    let remote = found(&world, "eu").await;
+    let of = (remote.id.instance, "eu");
+    let started = (world.replications).start_remote(of, |_, _| true, true);
+    let started = Box::pin(started).await.unwrap();
+    let (mut asked, mut ended) = (started.into(), scheduler::Ended::default());
+    let waited = (world.replications).wait_for_runs(&mut asked, &mut ended);
+    tokio::time::timeout(Duration::from_mins(1), waited)
+        .await
+        .expect("the run that was asked for begins")
+        .unwrap();
+    assert_eq!((ended.completed, ended.failed), (1, 0));
 }

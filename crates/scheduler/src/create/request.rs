@@ -15,7 +15,7 @@ use replication::id::{ReplicationId, transient_job_id};
 use replication::params::{Grant, Invalid, Replication, Request};
 
 const COLLISION: &str = "Persistent replication collision";
-const RULED: &str =
+pub(crate) const RULED: &str =
     "A rule asks for this replication: change the rule, or set `enabled` to false in it.";
 const NOT_ADMIN: &str = "You are not a server admin.";
 

@@ -168,6 +168,7 @@ impl Work<'_> {
         }
         let info = jobs.info_in(tx, &replications.0.ty, &job.id).await?;
         let is_bulk = info.as_ref().is_some_and(|info| info.class == Class::Bulk);
+        let signal_ms = info.as_ref().and_then(|info| info.signal_ms);
         let next_due_ms = info.and_then(|info| info.next_due_ms);
         let plan = match (end, next_due_ms) {
             // A creator requested another run and decides when, whatever the result; never, if the job is to be paused.
@@ -202,6 +203,7 @@ impl Work<'_> {
         }
         if plan.outcome == Outcome::Asleep && is_bulk {
             let due_ms = plan.finish.again_ms.unwrap_or_default();
+            let due_ms = signal_ms.map_or(due_ms, |signal_ms| signal_ms.min(due_ms));
             (replications.end_bulk_in(tx, op, &job.id, &plan.data, due_ms)).await?;
         }
         if let Some(last) = last {

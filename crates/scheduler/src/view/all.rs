@@ -123,7 +123,8 @@ impl Replications {
     ) -> Result<Vec<Row>, ServiceError> {
         let now_ms = self.0.jobs.clock().now_ms();
         let mut rows = Vec::new();
-        for state in [State::Running, State::Pending, State::Finished] {
+        let states = [State::Running, State::Pending, State::Finished, State::Dead];
+        for state in states {
             let mut cursor = None;
             loop {
                 let (page, next) = self.state_page(state, cursor.as_ref()).await?;

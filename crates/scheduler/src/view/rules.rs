@@ -31,7 +31,7 @@ pub(super) enum Standing {
 }
 
 /// Whether the documents of this database are replications. Otherwise they are rules.
-pub(super) fn has_replications(name: &str) -> bool {
+pub(crate) fn has_replications(name: &str) -> bool {
     name == "_replicator" || name.ends_with("/_replicator")
 }
 

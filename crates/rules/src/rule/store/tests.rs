@@ -240,6 +240,23 @@ async fn credentials_are_sealed_at_rest() {
     );
 }
 
+/// Whatever removed the document, it did not tell the index.
+#[tokio::test]
+async fn a_row_without_its_rule_costs_others_nothing() {
+    let (rules, db) = memory().await;
+    for id in ["a", "b"] {
+        write(&rules, &db, &on_change(id, "http://h/1"))
+            .await
+            .unwrap();
+    }
+    let docs = rules.0.docs();
+    let stored = docs.get(&db, "a", &ReadOptions::default()).await.unwrap();
+    docs.delete(&db, "a", Some(&stored.rev), &docstore::NoHook)
+        .await
+        .unwrap();
+    assert_eq!(loaded(&rules).await, ["shop/_rules/b"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watcher_follows_the_rules() {
     let (rules, db) = memory().await;
