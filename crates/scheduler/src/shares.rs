@@ -62,6 +62,7 @@ impl Replications {
         let uses = (self.0.jobs)
             .tenants(&self.0.ty, place.as_ref(), limit.saturating_add(1))
             .await?;
+        let mut more = uses.len() > limit;
         let mut rows = BTreeMap::new();
         for used in uses {
             // Jobs of an earlier version may have none.
@@ -74,7 +75,7 @@ impl Replications {
             rows.entry(tenant.clone())
                 .or_insert((jobs::SHARES_DEFAULT, 0));
         }
-        let more = rows.len() > limit;
+        more |= rows.len() > limit;
         let shown = rows
             .into_iter()
             .take(limit)

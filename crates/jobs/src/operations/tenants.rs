@@ -43,8 +43,8 @@ pub(crate) const START_MS: i64 = 100;
 const UNIT: i64 = 1_000;
 /// Tenants that a claim, or a tenant that returns, looks at.
 pub(crate) const WINDOW: usize = 16;
-/// Maximum tenants of a listing.
-const PAGE_MAX: usize = 1_000;
+/// Maximum tenants of a listing: those of a page of the API, and one that says that there are more.
+const PAGE_MAX: usize = 1_001;
 /// So many shares are not read at once.
 const FEW: usize = 32;
 const FORMAT: u8 = 1;

@@ -83,6 +83,25 @@ async fn shares_are_of_databases_and_users() {
     assert_eq!(page.get("after"), None);
 }
 
+#[tokio::test]
+async fn the_largest_page_of_shares_says_whether_there_are_more() {
+    let world = World::new().await;
+    let names: Vec<_> = (0..1_001).map(|nth| format!("u{nth:04}")).collect();
+    let given: Vec<_> = names.iter().map(|name| (name.as_str(), 50)).collect();
+    let _node = world.node_with("n1", options(9, &given)).await;
+    let listed = async {
+        loop {
+            let page = world.replications.shares(None, 1_000).await.unwrap();
+            if let Some(after) = page["after"].as_str() {
+                break after.to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let after = tokio::time::timeout(Duration::from_mins(1), listed).await;
+    assert_eq!(after.unwrap(), "u0999");
+}
+
 /// They may be those of databases that do not exist.
 #[tokio::test]
 async fn shares_change_while_nodes_run() {
