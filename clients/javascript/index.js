@@ -4,7 +4,8 @@
 // made once.
 const PAUSES = [0, 100, 500, 2_000];
 const UNAVAILABLE = [502, 503, 504];
-// Of calls or heartbeats that share a request: how many, about how long, and how many of their requests at a time.
+// For calls that share a request: how many, about how long, and how many such requests at a time. Heartbeats follow only
+// the first.
 const CALLS_MAX = 500, CALLS_LENGTH_MAX = 1_000_000, REQUESTS_MAX = 8;
 // Between heartbeats with progress, between tries to reach the service, and to give back jobs when a worker stops.
 const PROGRESS_MS = 1_000, UNREACHABLE_MS = 5_000, LAST_MS = 10_000;
@@ -59,8 +60,8 @@ const sleep = (ms, signal) =>
   });
 
 function path(parts, query = {}, root = "_jobs") {
-  // URLs drop them: the request would be for something else.
-  if (parts.some((part) => ["", ".", ".."].includes(part))) throw new TypeError("ids and names cannot be empty, `.` or `..`: URLs drop them");
+  // URL normalization removes such a segment, so the request would address something else.
+  if (parts.some((part) => ["", ".", ".."].includes(part))) throw new TypeError("ids and names cannot be empty, `.` or `..`: they are lost in URLs");
   const given = Object.entries(query).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
   const search = new URLSearchParams(given.filter(([, value]) => value !== undefined)).toString();
   return ["", root, ...parts.map(encodeURIComponent)].join("/") + (search && `?${search}`);
@@ -409,7 +410,7 @@ export class Worker {
     if (!isPassing(error)) throw error;
     this.log.warn(`${error.message}; trying again`);
     const { signal } = this.#stopping;
-    // Ends of runs are also tried again while the worker stops.
+    // While the worker stops, ends of runs are still retried; its signal no longer cuts the pause short.
     await sleep(UNREACHABLE_MS * (0.5 + Math.random() / 2), signal.aborted ? undefined : signal);
   }
 

@@ -33,8 +33,8 @@ test("jobs are added, read and removed", async () => {
   assert.ok((await client.types()).some((one) => one.type === type));
 });
 
-test("ids that URLs drop are refused", () => {
-  for (const id of ["", ".", ".."]) assert.throws(() => client.remove(type, id), /URLs drop them/);
+test("ids that are lost in URLs are refused", () => {
+  for (const id of ["", ".", ".."]) assert.throws(() => client.remove(type, id), /lost in URLs/);
 });
 
 test("many jobs have an answer each", async () => {

@@ -36,6 +36,9 @@ class TestClient(ServiceCase):
             client.get(type, "later")
         self.assertEqual((refused.exception.status, refused.exception.error), (404, "not_found"))
         self.assertEqual(client.type_info(type)["counts"]["pending"], 2)
+        for lost in ("", ".", ".."):
+            with self.assertRaisesRegex(ValueError, "lost in URLs"):
+                client.remove(type, lost)
         self.assertIn(type, [one["type"] for one in client.types()])
         with self.assertRaises(ValueError):
             client.enqueue(type, None, due=datetime(2099, 1, 1))

@@ -260,7 +260,7 @@ class TestWorker(ServiceCase):
 
 
 class TestRequests(unittest.TestCase):
-    """Against a client that answers by itself."""
+    """With a fake client instead of a service."""
 
     def setUp(self) -> None:
         logging.disable(logging.ERROR)

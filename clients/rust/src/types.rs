@@ -212,8 +212,8 @@ pub enum Error {
     Unreachable(#[source] reqwest::Error),
     #[error("`{0}` is not the URL of a service: it must begin with http:// or https://")]
     Url(String),
-    /// URLs drop it: the request would be for something else.
-    #[error("`{0}` cannot be used as an id or a name: URLs drop it")]
+    /// URL normalization removes such a segment, so the request would address something else.
+    #[error("`{0}` cannot be an id or a name: it is lost in URLs")]
     Path(String),
     #[error("the response or the data is not of the expected type")]
     Json(#[from] serde_json::Error),

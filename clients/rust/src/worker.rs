@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_mins(1);
 const PROGRESS: Duration = Duration::from_secs(1);
 /// Between other tries to reach the service.
 const UNREACHABLE: Duration = Duration::from_secs(5);
-/// To end runs that were dropped.
+/// How long the worker still tries to end runs whose handlers it has dropped.
 const LAST: Duration = Duration::from_secs(10);
 const BEATS_MAX: usize = 500;
 /// The member of progress that has data of [`Task::save`].
@@ -256,7 +256,7 @@ impl Shared {
                     ended = refused(end, &error);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot claim a job");
+                    tracing::warn!(%error, "cannot end a run or claim a job; trying again");
                     tokio::select! {
                         () = self.stop.cancelled(), if !stopped => {}
                         () = sleep(if stopped { PROGRESS } else { UNREACHABLE }) => {}

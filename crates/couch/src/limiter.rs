@@ -170,10 +170,10 @@ fn step(interval_ms: u64) -> u64 {
     }
 }
 
-/// Reads `Retry-After`: seconds, or a date, which is measured against the clock of the server that
-/// sent it if it tells the time, and else against ours.
+/// Reads `Retry-After`: seconds, or a date, which is compared with the response's `Date`, or with our clock if that is
+/// missing or invalid.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    #[expect(clippy::disallowed_methods, reason = "compared with a date")]
+    #[expect(clippy::disallowed_methods, reason = "dates need the wall clock")]
     retry_after_at(headers, SystemTime::now)
 }
 

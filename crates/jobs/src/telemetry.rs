@@ -120,9 +120,9 @@ pub(crate) fn stalled(ty: &JobType, rerun: u64, given_up: u64) {
     }
 }
 
-/// Logs and counts a row that is skipped.
+/// Logs and counts a row that cannot be decoded.
 pub(crate) fn undecodable(ty: &JobType, key: &[u8], error: &Error) {
-    tracing::error!(job.ty = %ty, key = %key.escape_ascii(), error = %error.chain(), "skipped an undecodable row");
+    tracing::error!(job.ty = %ty, key = %key.escape_ascii(), error = %error.chain(), "found an undecodable row");
     counter!(UNDECODABLE, "type" => ty.to_string()).increment(1);
 }
 

@@ -67,8 +67,8 @@ impl Raw {
         false
     }
 
-    /// As text for people: a string, the `message` of an object, or the JSON itself; as much of it as a history keeps, and
-    /// distinct from the reasons of runs that went back.
+    /// As text for people: a string, the `message` of an object, or the JSON itself, cut to the length that a history keeps.
+    /// Text that reads like the reason of a returned run gets the prefix `error: `.
     pub fn summary(&self) -> String {
         let json: serde_json::Value = serde_json::from_slice(&self.0).unwrap_or_default();
         let text = json.as_str().or_else(|| json.get("message")?.as_str());

@@ -1,12 +1,12 @@
-//! Reasons of runs that went back without having been worked on. Histories have them in the place of a worker's error.
+//! Reasons of returned runs, which no worker has started. Histories store them where a worker's error would be.
 
 use jobs::RETURNED;
 
-/// How the reason begins of runs whose job went back because this node lacks its key.
+/// The prefix of the reason of runs that were returned because this node lacks their job's key.
 pub(crate) const LEFT: &str = "left to other nodes: ";
 
-/// Whether this is the reason of a run that went back. Errors of workers are [stored](crate::Raw::summary) so that they are
-/// never taken for one.
+/// Whether this is the reason of a returned run. [`Raw::summary`](crate::Raw::summary) keeps workers' errors from looking
+/// like one.
 pub(crate) fn is_returned(reason: &str) -> bool {
     reason == RETURNED || reason.starts_with(LEFT)
 }

@@ -174,7 +174,8 @@ impl Queue {
         Ok(claimed)
     }
 
-    /// Removes the progress of a job whose last run was done: the work begins anew. Until then, readers see it.
+    /// Removes the progress of a job whose last run was done, because its work starts over. Readers see that progress until
+    /// the job is claimed.
     async fn begin(&self, ty: &Type, given: &mut Given) -> Result<()> {
         let (job, op) = (&given.job, &self.jobs().op());
         let fresh = &Envelope {

@@ -58,8 +58,9 @@ pub struct Options {
     /// the other waits for its target or server, `park_after_sec` seconds are enough.
     pub min_run_time_sec: u64,
     /// Seconds after which a continuous job that has caught up becomes idle: it gives up its permit
-    /// until its source changes, provided the source can report changes. The fewer permits are free,
-    /// the sooner. 0 means never.
+    /// until its source changes, provided the source can report changes. The time shrinks with the
+    /// share of permits that are free: it is halved if half of them are, and no time if none is. 0 means
+    /// never.
     pub park_after_sec: u64,
     /// Seconds after which a run counts as healthy and the job's earlier errors are cleared.
     pub health_threshold_sec: u64,

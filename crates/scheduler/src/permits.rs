@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-/// How often an idle run looks whether permits have become scarcer.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often a run that has caught up checks whether permits have become scarcer.
+const CHECK: Duration = Duration::from_secs(1);
 
 /// The permits of a node. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Permits(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     free: watch::Sender<usize>,
-    /// Apart from their number, which changes with every run and would wake all idle ones.
+    /// Separate from `free`, which changes with every run and would wake all runs that have caught up.
     none_free: watch::Sender<bool>,
 }
 
@@ -86,9 +86,9 @@ impl Permits {
         }
     }
 
-    /// How long an idle run keeps its permit: the fewer are free, the shorter. So idle runs end one by one, not all at
-    /// once when the last permit is taken.
-    pub(crate) async fn idle(&self, longest: Duration) {
+    /// Waits while a run that has caught up may keep its permit: `longest` times the share of permits that are free, or
+    /// until none is. Such runs therefore end one by one instead of all at once when the last permit is taken.
+    pub(crate) async fn patience(&self, longest: Duration) {
         let began = Instant::now();
         let mut none_free = self.0.none_free.subscribe();
         loop {
@@ -98,7 +98,7 @@ impl Permits {
                 return;
             }
             let scarce = none_free.wait_for(|none_free| *none_free);
-            if timeout(left.min(LOOK), scarce).await.is_ok() {
+            if timeout(left.min(CHECK), scarce).await.is_ok() {
                 return;
             }
         }
@@ -135,7 +135,7 @@ impl Permits {
         self.show();
     }
 
-    /// Counts under the lock of what is shown, so that the last number shown is the last one counted.
+    /// Counts while holding the channel's lock, so that two threads cannot publish their counts in the wrong order.
     fn show(&self) {
         let free = || self.state().free();
         self.0.free.send_if_modified(|shown| {
@@ -205,10 +205,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn idle_runs_end_sooner_the_fewer_permits_are_free() {
+    async fn runs_that_have_caught_up_end_sooner_with_fewer_free_permits() {
         let permits = Permits::new(4);
         let ends_after = async |began: Instant| {
-            permits.idle(Duration::from_secs(8)).await;
+            permits.patience(Duration::from_secs(8)).await;
             began.elapsed().as_secs()
         };
         let first = permits.take();
@@ -220,7 +220,7 @@ mod tests {
             (permits.take(), permits.take())
         };
         let (ended, _others) = tokio::join!(ends_after(Instant::now()), became_scarce);
-        assert_eq!(ended, 2, "without waiting for the next look");
+        assert_eq!(ended, 2, "without waiting for the next check");
         assert_eq!(ends_after(Instant::now()).await, 0);
         drop((first, second));
     }

@@ -48,6 +48,8 @@ class _Method(Generic[P, T]):
 
 
 def path(*parts: str, root: str = "_jobs", **query: object) -> str:
+    if {"", ".", ".."}.intersection(parts):
+        raise ValueError("ids and names cannot be empty, `.` or `..`: they are lost in URLs")
     url = "".join("/" + quote(part, safe="") for part in (root, *parts))
     return url + "?" + urlencode(_given(**query), doseq=True) if query else url
 

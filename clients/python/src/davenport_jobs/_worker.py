@@ -149,7 +149,7 @@ class Worker:
                 elif _is_passing(error):
                     log.warning("%s; trying again", error)
                     pause = asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1))
-                    # Ends of runs are also tried again while the worker stops.
+                    # While the worker stops, ends of runs are still retried; its signal no longer cuts the pause short.
                     await (pause if ended and self._stopping.is_set() else self._unless_stopping(pause))
                 elif ended and not (isinstance(error, ServiceError) and error.status in (401, 403, 404)):
                     ended = self._refused(ended, error)
@@ -256,8 +256,7 @@ class Worker:
                 rows = (await self._client.beat(self.type, beats))["jobs"]
         except (OSError, ServiceError, TypeError, ValueError, RecursionError) as error:
             log.warning("heartbeats of %d jobs: %r", len(jobs), error)
-            if _is_passing(error):
-                reports = []
+            reports = [] if _is_passing(error) else reports
         for job, news in zip(jobs, reports):
             del job._reports[: len(news)]
         if any(reports) and not rows:
@@ -278,5 +277,4 @@ class Worker:
 
 def _is_passing(error: Exception) -> bool:
     """Whether the same request may be answered later."""
-    status = error.status if isinstance(error, ServiceError) else 0
-    return isinstance(error, OSError) or status >= 500 or status in (408, 429)
+    return isinstance(error, OSError) or isinstance(error, ServiceError) and (error.status >= 500 or error.status in (408, 429))

@@ -54,7 +54,7 @@ async fn runs_that_were_given_up_have_no_heartbeats() {
     }
 }
 
-/// A service that does not answer for some must not cost the worker the others.
+/// A request that gets no answer must not delay the heartbeats of other runs.
 #[tokio::test]
 async fn heartbeats_of_many_runs_are_sent_together() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

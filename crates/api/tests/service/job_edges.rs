@@ -139,9 +139,9 @@ async fn new_data_begins_without_the_failures_of_the_old() {
     }
 }
 
-/// Whether the job is asked for while it runs or later. An attempt that fails does not bring it back.
+/// Holds whether the job is requested again during that run or after it. The progress of a failed attempt is kept.
 #[tokio::test]
-async fn progress_is_not_that_of_a_run_that_was_done() {
+async fn progress_of_a_run_that_was_done_is_not_handed_on() {
     let fixture = fixture_with(json!({"retry": {"limit": 1, "delay_sec": 0}})).await;
     let root = fixture.root();
     let job = json!({"id": "x", "data": 1, "on_exists": "earliest"});
@@ -178,7 +178,7 @@ async fn progress_is_not_that_of_a_run_that_was_done() {
     }
 }
 
-/// The service has its own reasons for runs that no worker got.
+/// Even if its error reads like a reason that the service itself gives to returned runs.
 #[tokio::test]
 async fn a_failed_run_is_not_taken_for_a_returned_one() {
     let fixture = fixture_with(json!({"retry": {"limit": 1, "delay_sec": 0}})).await;

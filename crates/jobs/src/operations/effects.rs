@@ -288,7 +288,7 @@ impl Effects<'_> {
         }
     }
 
-    /// Writes the index row of a job that has none.
+    /// Writes the index row of a job that has none, or an undecodable heartbeat.
     pub(crate) fn restore_index(
         &mut self,
         ty: &JobType,

@@ -260,8 +260,8 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         failed.map_or(Ok(held), Err)
     }
 
-    /// The number of jobs to run again, and of jobs given up. A heartbeat that cannot be decoded is replaced by a new one: its
-    /// holder may be alive, and if it is not, is silent from now on.
+    /// The number of jobs to run again, and of jobs given up. An undecodable heartbeat is replaced by a new one: a live
+    /// holder keeps its job, and that of a silent one is recovered a timeout later.
     async fn stall_in(
         &self,
         tx: &Transaction,

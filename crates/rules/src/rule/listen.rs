@@ -93,7 +93,7 @@ struct Place {
     /// The last call of a rule that blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_call: Option<Attempt>,
-    /// Until when a feed may report, before the first run, that the database was created after its rule.
+    /// Until when a report that the database was created makes this job begin with its first change. `None` once it has run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     maybe_new_ms: Option<i64>,
     /// Since when the database is missing.

@@ -118,7 +118,7 @@ async fn a_rule_that_is_written_during_a_look_begins_now() {
     called(&mut world, &["x/a/new", "y/a/new"]).await;
 }
 
-/// The look for the databases of a new rule sees it before the feed reports it.
+/// The look for a new rule's databases sees the new one before the feed reports it.
 #[tokio::test]
 async fn a_database_created_during_the_first_look_is_new() {
     let mut world = World::new().await;
@@ -127,7 +127,7 @@ async fn a_database_created_during_the_first_look_is_new() {
     let late = |ms| Fault::Latency { ms };
     let faults = [
         (On::get("/_all_dbs").first(1), late(500)),
-        // The second request opens the feed behind the position that the first has found.
+        // The second request opens the feed after the position that the first one returned.
         (On::get("/_db_updates").nth(2), late(2_000)),
     ];
     world.peer.set_faults(Faults::script(faults));

@@ -166,8 +166,8 @@ impl Work<'_> {
         span
     }
 
-    /// Waits until a run has had nothing to do for a while, which is shorter the fewer permits are free, and until a
-    /// listener watches its source.
+    /// Waits until a run has had nothing to do for a while, less if few permits are free, and until a listener
+    /// watches its source.
     pub(super) async fn settled(
         &self,
         replication: &Replication,
@@ -190,7 +190,7 @@ impl Work<'_> {
                     return std::future::pending().await;
                 }
                 let longest = Duration::from_secs(pause_s);
-                self.runner.permits.idle(longest).await;
+                self.runner.permits.patience(longest).await;
                 if self.may_sleep(replication, unhealthy_since).await {
                     return Settled::Followed;
                 }

@@ -135,7 +135,7 @@ pub(super) fn finish(
     let signal_ms = signal_ms.filter(|_| !cx.planted.is(Bug::SignalForgotten));
     let dead = finish.dead && next.is_none() && !cx.planted.is(Bug::DeadIsFinished);
     new.stalls = match (back_off || dead, finish.unused) {
-        // Of the creator's newer data, no run has failed yet.
+        // No run has failed with the creator's newer data yet.
         _ if next.as_ref().is_some_and(Next::is_new) => 0,
         (true, _) => new.stalls.saturating_add(1),
         (false, true) => new.stalls,

@@ -295,7 +295,7 @@ impl Jobs {
         }
     }
 
-    /// Conflicts with changes of slots that were read from a snapshot.
+    /// Adds a read conflict on slots that were read from a snapshot.
     fn conflict(&self, tx: &Transaction, slots: KeyRange) {
         if !self.planted().is(Bug::SlotReadBlindly) {
             tx.add_read_conflict_range(slots);

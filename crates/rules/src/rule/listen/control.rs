@@ -172,8 +172,8 @@ impl Listeners {
         Ok(triggered)
     }
 
-    /// Lets jobs begin with the first change of databases that have turned out to be new, if they were to begin behind what
-    /// a look had seen of them and have not run yet.
+    /// Moves jobs to the first change of databases that have turned out to be new. This applies only to jobs that a look
+    /// created with a later start, and that have not run yet.
     pub(crate) async fn begin_in(
         &self,
         tx: &Transaction,

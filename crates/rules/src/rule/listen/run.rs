@@ -20,7 +20,7 @@ use crate::rule::webhook::Webhook;
 
 /// Changes per request.
 const PAGE: u64 = 100;
-/// A page ends with the document that exceeds this, so that large documents do not fill the memory.
+/// A page ends with the document that brings its total to this size, which bounds the memory of a run.
 const PAGE_BYTES_MAX: usize = 4_000_000;
 /// Pages per run: then others get their turn.
 const PAGES_MAX: usize = 20;
@@ -254,7 +254,7 @@ impl<S: Sender> Run<'_, S> {
         Ok(false)
     }
 
-    /// The next changes, and whether these are all.
+    /// The next changes, and whether they are the last.
     async fn page(&self, database: &Database) -> Result<(Vec<Row>, bool), couch::Error> {
         let newest = self.place.since.is_none();
         let request = ChangesRequest {
