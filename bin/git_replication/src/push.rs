@@ -182,7 +182,13 @@ impl Push<'_> {
         }
         // Git calls ssh, as it does for a push, and quotes the path. The server runs this command instead of serving a
         // fetch, so that git itself always reports an error; the next push tells whether the repository is there.
-        let command = format!("--upload-pack=git {}", init.join(" "));
+        let init = init.join(" ");
+        let command = if has_any(&target.url, &[":~/", "/~/"]) {
+            // Quoted, `~` is not the home directory, where the server begins anyway.
+            format!("--upload-pack=init() {{ git {init} \"${{1#\\~/}}\"; }}; init")
+        } else {
+            format!("--upload-pack=git {init}")
+        };
         let words = ["ls-remote", &command, "--", &target.url];
         git.run(None, &words, |_| false, target.remote.timeout)
             .await?;

@@ -171,18 +171,19 @@ fn gr_t100_repositories_are_created_and_filled_over_ssh() {
 #[test]
 fn an_ssh_command_gets_the_repository_and_nothing_else() {
     let world = World::new(
-        "[remote \"a\"]\nurl = git@mirror.example.com:${name}.git\nreplicationDelay = 0\n",
+        "[remote \"a\"]\nurl = git@mirror.example.com:${name}.git\nurl = ssh://mirror.example.com/~/b/${name}.git\nreplicationDelay = 0\n",
     );
     let ssh = world.path("ssh");
     script(
         &ssh,
-        "#!/bin/sh\nfor word; do echo \"$word\"; done >>\"$0.words\"\nfor word; do :; done\ncd \"$(dirname \"$0\")/targets\" && exec sh -c \"$word\"\n",
+        "#!/bin/sh\nfor word; do echo \"$word\"; done >>\"$0.words\"\nfor word; do :; done\ncd \"$(dirname \"$0\")/targets\" && HOME=$PWD exec sh -c \"$word\"\n",
     );
     world.project("team/app");
     world.commit("team/app", "refs/heads/trunk");
     let _node = world.node_with(&[], &[("GIT_SSH_COMMAND", ssh.to_str().unwrap())]);
     world.notify("team/app", &["refs/heads/trunk"]);
     world.until_equal("team/app", "team/app");
+    world.until_equal("team/app", "b/team/app");
     let words = fs::read_to_string(world.path("ssh.words")).unwrap();
     assert!(
         words.contains("git@mirror.example.com\ngit-receive-pack 'team/app.git'\n"),
