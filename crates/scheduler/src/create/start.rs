@@ -200,16 +200,17 @@ impl Replications {
         Ok(self.job_of(job, &data).due_ms(due_ms).class(Class::Bulk))
     }
 
-    /// A job that ran with many others is as any other from its next run on.
+    /// A job that ran with many others is as any other from its next run on, at the earliest of these times.
     pub(crate) async fn end_bulk_in(
         &self,
         tx: &Transaction,
         op: &Op,
         job: &JobId,
         data: &JobData,
-        due_ms: i64,
+        due_ms: [Option<i64>; 2],
     ) -> Result<(), ServiceError> {
         let bits = op.bits.wrapping_add(1);
+        let due_ms = due_ms.into_iter().flatten().min().unwrap_or_default();
         let add = self.job_of(job, data).due_ms(due_ms);
         self.put_in(tx, &Op { bits, ..*op }, data, add).await
     }

@@ -168,8 +168,8 @@ impl Work<'_> {
         }
         let info = jobs.info_in(tx, &replications.0.ty, &job.id).await?;
         let is_bulk = info.as_ref().is_some_and(|info| info.class == Class::Bulk);
-        let signal_ms = info.as_ref().and_then(|info| info.signal_ms);
-        let next_due_ms = info.and_then(|info| info.next_due_ms);
+        let (signal_ms, next_due_ms) =
+            info.map_or((None, None), |info| (info.signal_ms, info.next_due_ms));
         let plan = match (end, next_due_ms) {
             // A creator requested another run and decides when, whatever the result; never, if the job is to be paused.
             (_, Some(due_ms)) => self.reschedule(data, due_ms, op),
@@ -179,9 +179,8 @@ impl Work<'_> {
             (end, None) => self.plan(op, random, data, end),
         };
         let old_id = data.rep_id.as_deref();
-        let limits = Some(replications.options().limits_of_job(&plan.data));
         let finish = Finish {
-            limits,
+            limits: Some(replications.options().limits_of_job(&plan.data)),
             ..plan.finish.clone().data(plan.data.encode())
         };
         let finished = finish.again_ms.is_none();
@@ -202,8 +201,7 @@ impl Work<'_> {
             tx.clear(&keys::suspect(&job.id));
         }
         if plan.outcome == Outcome::Asleep && is_bulk {
-            let due_ms = plan.finish.again_ms.unwrap_or_default();
-            let due_ms = signal_ms.map_or(due_ms, |signal_ms| signal_ms.min(due_ms));
+            let due_ms = [plan.finish.again_ms, signal_ms];
             (replications.end_bulk_in(tx, op, &job.id, &plan.data, due_ms)).await?;
         }
         if let Some(last) = last {
