@@ -195,6 +195,7 @@ async fn events(shared: &Shared) -> anyhow::Result<()> {
         let Some(line) = line.context("cannot read standard input")? else {
             return Ok(());
         };
+        // Always, or a new remote would get no events until this is restarted.
         reload(&shared.config, &mut read, &mut config);
         match event::parse(&line) {
             Ok(Some(event)) => notify(&mirrors, &config, &event).await?,
@@ -208,7 +209,7 @@ async fn events(shared: &Shared) -> anyhow::Result<()> {
 /// has changed.
 pub(crate) fn reload(path: &Path, read: &mut Contents, config: &mut Config) -> bool {
     let contents = crate::config::contents(path);
-    if !config.auto_reload || contents == *read {
+    if contents == *read {
         return false;
     }
     *read = contents;

@@ -199,11 +199,12 @@ async fn follow(
         let mut config = Config::clone(&publish.borrow());
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(RELOAD) => {}
-            _ = hangup.recv() => {
-                config.auto_reload = true;
-                read.clear();
+            () = tokio::time::sleep(RELOAD) => {
+                if !config.auto_reload {
+                    continue;
+                }
             }
+            _ = hangup.recv() => read.clear(),
         }
         if !reload(&path, &mut read, &mut config) {
             continue;

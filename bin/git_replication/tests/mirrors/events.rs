@@ -70,6 +70,22 @@ fn events_of_a_stream_are_followed() {
     world.until_equal("app", "app");
 }
 
+#[test]
+fn events_follow_the_configuration() {
+    let world = World::new(FAST);
+    let mut events = world.command("events");
+    let mut child = events.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let event = r#"{"ref":"refs/heads/trunk","repository":{"full_name":"app"}}"#;
+    writeln!(stdin, "{event}").unwrap();
+    world.until("the event is taken", || world.queue().len() == 1);
+    world.configure(&(FAST.to_owned() + &FAST.replace("\"a\"", "\"b\"")));
+    writeln!(stdin, "{event}").unwrap();
+    world.until("the new remote has it, too", || world.queue().len() == 2);
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+}
+
 /// Git's names are bytes.
 #[test]
 fn a_name_that_is_no_text_is_pushed_with_all_refs() {
