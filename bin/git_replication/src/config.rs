@@ -7,10 +7,11 @@ mod file;
 pub(crate) mod tests;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::project::{Pattern, Project};
+use crate::project::{Pattern, Project, is_absence};
 use crate::refs::{Refspec, by_target};
 use crate::target::{NameStyle, Template, place, redact};
 use file::{Entry, File};
@@ -100,11 +101,13 @@ const WITHHOLDS: [(&str, &str); 4] = [
 struct Defaults {
     max_retries: u32,
     lock_retries: Option<u32>,
+    /// The newer name of `lock_retries`, which wins.
+    update_retries: Option<u32>,
     force: bool,
 }
 
 impl Config {
-    /// Reads a file, and the remotes in the directory beside it, if that has any: then those in the file do not count.
+    /// Reads a file, and the remotes in the directory beside it, if that exists: then those in the file do not count.
     pub(crate) fn read(path: &Path) -> Result<Self, Refused> {
         let main = File::read(path)?;
         let (mut config, mut defaults) = (Self::default(), Defaults::default());
@@ -112,8 +115,12 @@ impl Config {
         for entry in main.entries.iter().filter(shared) {
             config.set(&main, entry, &mut defaults)?;
         }
-        let single = single_files(path);
-        if single.is_empty() {
+        let single = single_files(path).map_err(|error| {
+            main.refuse(format!(
+                "cannot read the directory of remotes beside it: {error}"
+            ))
+        })?;
+        if single.is_none() {
             let mut names: Vec<&str> = Vec::new();
             let remotes = |entry: &&Entry| entry.section == "remote";
             for entry in main.entries.iter().filter(remotes) {
@@ -129,14 +136,19 @@ impl Config {
                 config.remotes.extend(read?);
             }
         }
-        for path in single {
-            let file = File::read(&path)?;
+        for path in single.iter().flatten() {
+            let file = File::read(path)?;
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             let read = Remote::read(&file, None, &name, defaults, &mut config.ignored);
             config.remotes.extend(read?);
         }
         if config.remotes.is_empty() {
-            let reason = "it has no remote; add [remote \"NAME\"] with a url";
+            let reason = match single {
+                None => "it has no remote; add [remote \"NAME\"] with a url",
+                Some(_) => {
+                    "the directory beside it replaces its remotes, and has none; add NAME.config to it, or remove it"
+                }
+            };
             return Err(main.refuse(reason.to_owned()));
         }
         Ok(config)
@@ -148,8 +160,11 @@ impl Config {
             ("gerrit", "autoreload") => self.auto_reload = boolean(file, entry)?,
             ("gerrit", "defaultforceupdate") => defaults.force = boolean(file, entry)?,
             ("replication", "maxretries") => defaults.max_retries = number(file, entry)?,
-            ("replication", "lockerrormaxretries" | "updatereferrormaxretries") => {
+            ("replication", "lockerrormaxretries") => {
                 defaults.lock_retries = Some(number(file, entry)?);
+            }
+            ("replication", "updatereferrormaxretries") => {
+                defaults.update_retries = Some(number(file, entry)?);
             }
             (section, key) => {
                 self.ignored.insert(format!("{section}.{key}"));
@@ -193,7 +208,7 @@ impl Remote {
                 delay: minute,
             },
             lock_retry: Retry {
-                max: Some(defaults.lock_retries.unwrap_or(3)),
+                max: (defaults.update_retries.or(defaults.lock_retries)).or(Some(3)),
                 delay: minute,
             },
             timeout: None,
@@ -307,24 +322,25 @@ impl Remote {
     }
 }
 
-/// The files with one remote each, in the directory of the main file's name.
-fn single_files(path: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(path.with_extension("")) else {
-        return Vec::new();
+/// The files with one remote each, in the directory of the main file's name; `None` if that does not exist.
+fn single_files(path: &Path) -> io::Result<Option<Vec<PathBuf>>> {
+    let entries = match std::fs::read_dir(path.with_extension("")) {
+        Err(error) if is_absence(&error) => return Ok(None),
+        entries => entries?,
     };
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut files: Vec<PathBuf> = paths
-        .filter(|path| path.is_file() && path.extension().is_some_and(|end| end == "config"))
-        .collect();
+    let paths = entries.map(|entry| Ok(entry?.path()));
+    let mut files = paths.collect::<io::Result<Vec<PathBuf>>>()?;
+    files.retain(|path| path.is_file() && path.extension().is_some_and(|end| end == "config"));
     files.sort();
-    files
+    Ok(Some(files))
 }
 
 pub(crate) type Contents = Vec<(Option<Vec<u8>>, PathBuf)>;
 
 /// The bytes of all files that make up a configuration; when they change, it is read again.
 pub(crate) fn contents(path: &Path) -> Contents {
-    let files = [path.to_owned()].into_iter().chain(single_files(path));
+    let single = single_files(path).ok().flatten().unwrap_or_default();
+    let files = [path.to_owned()].into_iter().chain(single);
     let read = |file: PathBuf| (std::fs::read(&file).ok(), file);
     files.map(read).collect()
 }

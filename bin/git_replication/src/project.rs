@@ -63,7 +63,8 @@ fn is_repository(path: &Path) -> io::Result<bool> {
         && found("objects")?.is_some_and(|objects| objects.is_dir()))
 }
 
-fn is_absence(error: &io::Error) -> bool {
+/// Whether an error says that a file does not exist.
+pub(crate) fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
 }

@@ -48,6 +48,7 @@ fn gerrits_file_is_read_as_it_is() {
     distributionInterval = 3
     maxRetries = 7
     updateRefErrorMaxRetries = 2
+    lockErrorMaxRetries = 4
 "#,
     )
     .unwrap();
@@ -188,7 +189,12 @@ fn gr_t135_and_t213_to_t220_remotes_in_files_of_their_own() {
     assert_eq!(names(), ["main"]);
     let before = contents(&file);
     let single = dir.path().join("replication");
+    let refused = || Config::read(&file).unwrap_err().to_string();
+    std::os::unix::fs::symlink("replication", &single).unwrap();
+    assert!(refused().contains("cannot read the directory"));
+    fs::remove_file(&single).unwrap();
     fs::create_dir_all(single.join("sub.config")).unwrap();
+    assert!(refused().contains("replaces its remotes"));
     fs::write(single.join("eu.config"), "[remote]\nurl = /eu/${name}\n").unwrap();
     fs::write(
         single.join("us.config"),
