@@ -1,6 +1,7 @@
 //! The node's HTTP: events in, the queue out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
@@ -24,6 +25,9 @@ use crate::target::hex;
 /// GitHub's largest.
 const BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
 
+/// How long requests may take to end when the node stops.
+const END_MAX: Duration = Duration::from_secs(5);
+
 /// What requests need.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
@@ -45,9 +49,16 @@ impl Http {
 
     pub(crate) async fn serve(self, listener: TcpListener, stop: CancellationToken) {
         let serving = axum::serve(listener, self.router());
-        let serving = serving.with_graceful_shutdown(stop.cancelled_owned());
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "the HTTP server stopped");
+        let serving = serving.with_graceful_shutdown(stop.clone().cancelled_owned());
+        let ended = async {
+            stop.cancelled().await;
+            tokio::time::sleep(END_MAX).await;
+        };
+        tokio::select! {
+            served = serving => if let Err(error) = served {
+                tracing::error!(%error, "the HTTP server stopped");
+            },
+            () = ended => {}
         }
     }
 

@@ -86,6 +86,20 @@ fn events_follow_the_configuration() {
     assert!(child.wait().unwrap().success());
 }
 
+#[test]
+fn a_client_that_hangs_does_not_keep_a_node_from_stopping() {
+    let world = World::new(FAST);
+    let node = world.node(&[]);
+    let host = node.url.strip_prefix("http://").unwrap();
+    let mut client = std::net::TcpStream::connect(host).unwrap();
+    client
+        .write_all(b"POST /_git/events HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+        .unwrap();
+    // The node has accepted the other connection before.
+    assert_eq!(request(&format!("{}/_up", node.url), "GET", &[], "").0, 200);
+    assert!(node.stop());
+}
+
 /// Git's names are bytes.
 #[test]
 fn a_name_that_is_no_text_is_pushed_with_all_refs() {
