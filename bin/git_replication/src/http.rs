@@ -133,9 +133,12 @@ async fn events(
     }
     let event = event::parse(&body);
     let event = event.map_err(|reason| Refusal(StatusCode::BAD_REQUEST, "bad_request", reason))?;
-    let Some(event) = event else {
+    let Some(mut event) = event else {
         return Ok((StatusCode::OK, Json(json!({"ok": true, "targets": 0}))));
     };
+    if headers.contains_key("x-gitea-event") {
+        event.project = event.project.to_lowercase();
+    }
     let config = Arc::clone(&http.config.borrow());
     let targets: Vec<Target> = config.targets(&event.project).collect();
     let notified = http.mirrors.notify(&targets, &event.refs, When::Delayed);

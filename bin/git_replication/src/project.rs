@@ -36,6 +36,11 @@ impl Project {
         Ok(Self(name.to_owned()))
     }
 
+    /// As Gitea calls its directory.
+    pub(crate) fn to_lowercase(&self) -> Self {
+        Self(self.0.to_lowercase())
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }

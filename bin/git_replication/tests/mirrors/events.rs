@@ -152,7 +152,12 @@ fn webhooks_are_signed() {
     }
     assert_eq!(request(&queue, "GET", &[], "").0, 401);
     assert!(world.queue().is_empty());
-    assert_eq!(send(&[("X-Gitea-Signature", &signed)], body), 202);
+    // Gitea calls the directory of Team/App team/app.git.
+    let gitea = body.replace("team/app", "Team/App");
+    let by_gitea = signature(&gitea);
+    let by_gitea = [("X-Gitea-Signature", &*by_gitea), ("X-Gitea-Event", "push")];
+    assert_eq!(send(&by_gitea, &gitea), 202);
+    assert_eq!(world.row()["project"], "team/app");
     assert_eq!(send(&[("X-Hub-Signature-256", &github)], body), 202);
     world.until_equal("team/app", "team/app");
     assert_eq!(
