@@ -179,9 +179,11 @@ impl Side {
         self.url.shown()
     }
 
+    /// What the name of a database begins and ends with, before and after the only variable.
     pub(super) fn around_the_variable(&self) -> Option<(String, String)> {
         let (start, end) = self.url.around_the_variable()?;
-        Some((start.to_owned(), end.to_owned()))
+        let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        Some((decoded(start), decoded(end)))
     }
 
     /// The address above it, and its name, if only its name has variables.

@@ -137,6 +137,8 @@ fn databases_are_named_begun_or_matched() {
         matches(&all, &["a", "copy_a_eu", "copy_copy_a_eu_eu", "copy__eu"]),
         ["a", "copy__eu"]
     );
+    all["url"] = json!("http://us:5984/backup%2F${name}%2Beu");
+    assert_eq!(matches(&all, &["a", "backup/a+eu"]), ["a"]);
 }
 
 #[test]
