@@ -366,6 +366,17 @@ impl Endpoint {
         Some(self.moved(url))
     }
 
+    /// The same endpoint, with its URL spelled as that of [`Endpoint::server`]: the host in lower case, no default port.
+    pub fn normalized(self) -> Self {
+        let mut url = self.url.clone();
+        url.set_query(None);
+        url.set_fragment(None);
+        Self {
+            shown: url.into(),
+            ..self
+        }
+    }
+
     fn moved(&self, url: Url) -> Self {
         Self {
             shown: url.as_str().to_owned(),

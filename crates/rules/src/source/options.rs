@@ -213,7 +213,7 @@ impl SourceOptions {
         }
         Ok(Source {
             name: name.to_owned(),
-            server: server.reaching(Reach::Private),
+            server: server.normalized().reaching(Reach::Private),
             options: self.clone(),
             exclude,
             excludes: (!self.exclude.is_empty()).then(|| {
@@ -285,6 +285,21 @@ mod tests {
         assert_eq!(source.server().url_text(), "http://host:5984/");
     }
 
+    /// Jobs know their server by the URL that follows from that of their database.
+    #[test]
+    fn servers_are_known_by_the_url_that_jobs_have() {
+        for url in ["http://u:p@HOST:80", "http://host/", "http://Host:80/?a=b"] {
+            let options = SourceOptions {
+                url: url.to_owned(),
+                ..SourceOptions::default()
+            };
+            let source = options.source("a", |_| None).unwrap();
+            let database = Endpoint::from_url("http://HOST:80/app").unwrap();
+            let (server, _) = database.server().unwrap();
+            assert_eq!(source.server().url_text(), server.url_text());
+        }
+    }
+
     #[test]
     fn long_polls_are_followed_by_long_pauses() {
         let options = SourceOptions::default();
@@ -316,7 +331,7 @@ mod tests {
         assert_eq!(found.unwrap(), ["a", "upstream"]);
         let found = names(&[("b", "http://u:p@b:1/")], Some("http://b:1"));
         assert_eq!(found.unwrap(), ["b"]);
-        let found = names(&[("a", "http://a:1"), ("b", "http://u:p@a:1/")], None);
+        let found = names(&[("a", "http://a:80"), ("b", "http://u:p@A/")], None);
         assert_eq!(found.unwrap_err(), "`b`: its `url` is that of `a`");
     }
 }
