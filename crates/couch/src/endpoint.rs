@@ -367,6 +367,7 @@ impl Endpoint {
     }
 
     /// The same endpoint, with its URL spelled as that of [`Endpoint::server`]: the host in lower case, no default port.
+    #[must_use]
     pub fn normalized(self) -> Self {
         let mut url = self.url.clone();
         url.set_query(None);
