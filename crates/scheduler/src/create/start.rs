@@ -248,7 +248,8 @@ impl Asked {
             (self.created_ms, self.run) = (info.created_ms, 1);
         }
         if info.state == State::Running || info.attempts < self.run {
-            return None;
+            // No run follows the last retry.
+            return (info.state == State::Dead).then_some(false);
         }
         // The data is what it was before the run.
         let is_old = (info.last.as_ref().and_then(|run| run.end.as_ref())).is_some_and(|end| {

@@ -246,6 +246,22 @@ async fn the_job_of_an_edited_remote_is_waited_for() {
     world.completes(&mut asked).await;
 }
 
+/// The run that was asked for never begins, as no try follows the last one.
+#[tokio::test(start_paused = true)]
+async fn one_that_gives_up_is_not_waited_for() {
+    let world = World::with_one().await;
+    let run = world.claim().await;
+    let mut asked = world.start(true).await;
+    let mut data = JobData::decode(&run.data).unwrap();
+    data.state = JobState::Failed;
+    let finish = Finish::dead("db_not_found").data(data.encode());
+    let _ = world.jobs().finish(&run.job, finish).await.unwrap();
+    assert_eq!(world.info().await.state, State::Dead);
+    assert_eq!(world.ended(&mut asked).await, (0, 1, 0));
+    let mut asked = world.start(true).await;
+    world.completes(&mut asked).await;
+}
+
 /// Only `now` runs one that waits after a failure before its next try.
 #[tokio::test(start_paused = true)]
 async fn a_start_shortens_a_back_off_only_if_it_says_so() {
