@@ -195,7 +195,7 @@ async fn events(shared: &Shared) -> anyhow::Result<()> {
         let Some(line) = line.context("cannot read standard input")? else {
             return Ok(());
         };
-        // Always, or a new remote would get no events until this is restarted.
+        // Whatever `autoReload` says: otherwise a new remote would get no events until this command is restarted.
         reload(&shared.config, &mut read, &mut config);
         match event::parse(&line) {
             Ok(Some(event)) => notify(&mirrors, &config, &event).await?,

@@ -26,7 +26,8 @@ fn options() -> WorkerOptions {
     }
 }
 
-/// With a timeout that slow claims do not reach: nobody here recovers the jobs of silent holders.
+/// A worker whose timeout even slow claims do not reach: these tests run no maintenance, which would recover the jobs that it
+/// loses.
 async fn worker(queue: &Queue) -> Worker {
     let (jobs, ty, me) = (queue.jobs.clone(), queue.ty.clone(), queue.me.clone());
     jobs.set_type(&ty, TypeConfig::new(60_000)).await.unwrap();

@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// Lets nobody learn from the peer which of its databases change.
+    /// Makes the peer refuse all requests that tell which of its databases change.
     pub(crate) fn forbid_watching(&self) {
         let forbidden = || Fault::Status {
             status: 403,
