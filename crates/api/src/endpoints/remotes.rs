@@ -193,9 +193,8 @@ async fn start(call: &mut Call) -> Result<Reply, Error> {
             (request.databases.as_ref()).is_none_or(|names| names.matches(database))
                 && (target.contains(&request.url) || template_has(rule.remote(), &request.url))
         };
-        let of = (rule.id.instance, rule.id.doc.as_str());
         let replications = &call.shared.replications;
-        let started = replications.start_remote(of, admits, request.now);
+        let started = replications.start_remote(rule.remote_id(), admits, request.now);
         let started = Box::pin(started).await?;
         rows.push(json!({"name": name, "started": started.len()}));
         asked.extend(started);

@@ -292,7 +292,7 @@ async fn a_remote_that_is_down_leaves_others_alone_and_can_be_started() {
         .await;
 
     world.peer.create_database("lost_app").unwrap();
-    let of = (remote.id.instance, "missing");
+    let of = remote.remote_id();
     let started = replications.start_remote(of, |_, target| target.contains("nothing"), true);
     assert_eq!(Box::pin(started).await.unwrap(), []);
     let started = replications.start_remote(of, |database, _| database == "app", true);
@@ -326,7 +326,7 @@ async fn a_start_during_the_first_copy_makes_another_run() {
     world.rule("eu", Some(&body)).await;
     world.until(async || world.peer.injected().len() == 1).await;
     let remote = found(&world, "eu").await;
-    let of = (remote.id.instance, "eu");
+    let of = remote.remote_id();
     let started = (world.replications).start_remote(of, |_, _| true, true);
     let started = Box::pin(started).await.unwrap();
     let (mut asked, mut ended) = (started.into(), scheduler::Ended::default());

@@ -186,7 +186,7 @@ impl Replications {
         }
     }
 
-    /// False if the job is not one of this rule.
+    /// False if the job is not one of this rule, or of an earlier version of it, which does not run again.
     async fn trigger_in(
         &self,
         tx: &Transaction,
@@ -197,7 +197,8 @@ impl Replications {
         let Some((info, data)) = self.job_in(tx, job).await? else {
             return Ok(false);
         };
-        if !data.is_of(db.instance(), doc_id) {
+        let is_its = data.is_of(db.instance(), doc_id);
+        if !is_its || !self.rule_holds_in(tx, &data.origin).await? {
             return Ok(false);
         }
         self.run_now_in(tx, op, job, (&info, &data)).await

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::control::is_paused;
 use super::ruled::of_rule;
-use crate::data::{JobData, JobState, Kind, Origin};
+use crate::data::{JobData, JobState, Kind, Origin, RemoteId};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::remote::delayed_ms;
@@ -54,14 +54,14 @@ pub struct Ended {
 impl Replications {
     /// Asks for a run of each replication of a remote whose database and target `admits`, after the remote's delay or, with
     /// `now`, at once. Those that do nothing run after all others; those that wait or run keep their priority. After an
-    /// error some were asked and others not.
+    /// error some were asked and others not. What an earlier version of the remote asked for does not run again.
     pub async fn start_remote(
         &self,
-        (instance, doc_id): (InstanceId, &str),
+        of: RemoteId<'_>,
         admits: impl Fn(&str, &str) -> bool,
         now: bool,
     ) -> Result<Vec<Asked>, ServiceError> {
-        let query = of_rule(instance, doc_id)?;
+        let query = of_rule(of.instance, of.doc_id)?;
         let (jobs, mut cursor, mut asked) = (&self.0.jobs, None, Vec::new());
         loop {
             let page = jobs.list(&self.0.ty, &query, cursor.as_ref(), PAGE).await?;
@@ -69,7 +69,7 @@ impl Replications {
             for listed in page.jobs {
                 let bytes = listed.data.unwrap_or_default();
                 let data = JobData::decode(&bytes)?;
-                if data.is_of(instance, doc_id) && data.admitted(&admits) {
+                if data.is_current_of(of) && data.admitted(&admits) {
                     found.push((listed.info.id, bytes.len()));
                 }
             }
@@ -294,6 +294,12 @@ impl JobData {
     pub(crate) fn is_of(&self, of: InstanceId, rule: &str) -> bool {
         matches!(&self.origin, Origin::Rule { instance, doc_id, .. }
             if doc_id == rule && *instance == of.to_string())
+    }
+
+    /// Whether this version of the remote asked for it.
+    pub(crate) fn is_current_of(&self, of: RemoteId<'_>) -> bool {
+        let is_current = matches!(&self.origin, Origin::Rule { rev, .. } if rev == of.rev);
+        is_current && self.is_of(of.instance, of.doc_id)
     }
 
     fn admitted(&self, admits: impl Fn(&str, &str) -> bool) -> bool {

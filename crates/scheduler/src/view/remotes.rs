@@ -163,8 +163,8 @@ impl Replications {
         for Listed { info, data, .. } in page.jobs {
             let data = JobData::decode(&data.unwrap_or_default())?;
             // What an earlier version of the remote asked for does not run again.
-            let is_current = matches!(&data.origin, Origin::Rule { rev, .. } if rev == of.rev);
-            if data.is_of(of.instance, of.doc_id) && (is_current || info.state == State::Running) {
+            let runs = || data.is_of(of.instance, of.doc_id) && info.state == State::Running;
+            if data.is_current_of(of) || runs() {
                 jobs.push((info, data));
             }
         }

@@ -341,6 +341,8 @@ async fn a_rule_has_a_job_until_it_changes() {
     until_asleep(&world, &mut node, 2).await;
 
     let rev = write_rule(&world, Some(rev)).await;
+    let triggered = world.replications.trigger_rule(&world.db, "x").await;
+    assert_eq!(triggered.unwrap(), 0);
     revised(&world, "later");
     assert_eq!(wake(&world, "a").await, 1);
     world.until("x", |row| row["job_id"].is_null()).await;

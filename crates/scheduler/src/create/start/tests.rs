@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use docstore::{Db, DocStore, InstanceId};
+use docstore::{Db, DocStore};
 use document::json::Json;
 use jobs::{Accepted, Clock, Entropy, Finish, Holder, JobInfo, Jobs, Maintenance, Outcome};
 use serde_json::{Value, json};
@@ -49,8 +49,12 @@ impl World {
         world
     }
 
-    fn of(&self) -> (InstanceId, &'static str) {
-        (self.db.instance(), "eu")
+    fn of(&self, rev: &'static str) -> RemoteId<'static> {
+        RemoteId {
+            instance: self.db.instance(),
+            doc_id: "eu",
+            rev,
+        }
     }
 
     /// The remote `eu` has these databases.
@@ -93,7 +97,13 @@ impl World {
     }
 
     async fn start(&self, now: bool) -> VecDeque<Asked> {
-        let started = self.replications.start_remote(self.of(), |_, _| true, now);
+        self.start_version(REV, now).await
+    }
+
+    async fn start_version(&self, rev: &'static str, now: bool) -> VecDeque<Asked> {
+        let started = self
+            .replications
+            .start_remote(self.of(rev), |_, _| true, now);
         started.await.unwrap().into()
     }
 
@@ -140,13 +150,20 @@ impl World {
         assert_eq!(self.ended(asked).await, (1, 0, 0));
     }
 
-    async fn waiting(&self) -> Value {
-        let remote = RemoteId {
-            instance: self.db.instance(),
-            doc_id: "eu",
-            rev: REV,
+    /// The job of a later version of the remote, which has one database.
+    async fn edit(&self, rev: &str) {
+        let edited = Ruled {
+            rev: rev.to_owned(),
+            ..self.ruled(0)
         };
-        let counts = self.replications.remote_counts(remote).await.unwrap();
+        let (replications, op, edited) = (&self.replications, self.jobs().op(), &edited);
+        let ask = |tx| async move { replications.rule_in(&tx, &op, &[edited]).await };
+        let created = self.jobs().store().transact("rule", ask).await.unwrap();
+        assert_eq!(created, 1);
+    }
+
+    async fn waiting(&self) -> Value {
+        let counts = self.replications.remote_counts(self.of(REV)).await.unwrap();
         counts["states"]["waiting"].clone()
     }
 }
@@ -234,16 +251,21 @@ async fn the_job_of_an_edited_remote_is_waited_for() {
         world.end(&run, JobState::Running, 0).await;
     }
     let mut asked = world.start(true).await;
-    let edited = Ruled {
-        rev: "2-b".to_owned(),
-        ..world.ruled(0)
-    };
-    let (replications, op, edited) = (&world.replications, world.jobs().op(), &edited);
-    let ask = |tx| async move { replications.rule_in(&tx, &op, &[edited]).await };
-    let created = world.jobs().store().transact("rule", ask).await.unwrap();
-    assert_eq!(created, 1);
+    world.edit("2-b").await;
     assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
     world.completes(&mut asked).await;
+}
+
+/// A job of an earlier version of the remote, even one that runs, does not run again.
+#[tokio::test(start_paused = true)]
+async fn only_the_latest_version_of_a_remote_is_started() {
+    let world = World::new(&Store::open("memory:").await.unwrap()).await;
+    world.ask(0..2).await;
+    world.edit("2-b").await;
+    let job = |asked: VecDeque<Asked>| asked.into_iter().map(|asked| asked.job).collect::<Vec<_>>();
+    let started = job(world.start_version("2-b", true).await);
+    assert_eq!(started, [world.ruled(0).job()]);
+    assert_eq!(job(world.start_version("3-c", true).await), []);
 }
 
 /// The run that was asked for never begins, as no try follows the last one.
