@@ -23,7 +23,7 @@ pub use request::{Answer, Caller, Failure, Started};
 pub use reseal::{Sealed, count_seals};
 pub use ruled::Ruled;
 pub(crate) use ruled::of_rule;
-pub use start::{Asked, Ended};
+pub use start::{Asked, Candidate, Ended};
 
 #[cfg(test)]
 mod tests;

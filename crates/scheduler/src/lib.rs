@@ -56,8 +56,8 @@ mod writeback;
 
 pub use bulk::{Acted, Action, Chosen};
 pub use create::{
-    Answer, Asked, Caller, DocumentHook, Ended, Failure, Meaning, Prepared, Rank, Ruled, Sealed,
-    Started, Writer, count_seals,
+    Answer, Asked, Caller, Candidate, DocumentHook, Ended, Failure, Meaning, Prepared, Rank, Ruled,
+    Sealed, Started, Writer, count_seals,
 };
 pub use data::{JobState, Remote, RemoteId, remote_document, remote_name};
 pub use events::{Event, EventKind, Events};

@@ -94,21 +94,16 @@ async fn remotes_are_listed_shown_and_started() {
         (&shown["looked_up"], &shown["threads"]),
         (&json!(true), &json!(4))
     );
-    let (code, out, _) = run(
-        &node,
-        &["start", "--database", "app_a", "--target", "eu1", "--now"],
-    )
-    .await;
-    assert_eq!(
-        (
-            code,
-            out.lines()
-                .nth(1)
-                .map(str::split_whitespace)
-                .map(Iterator::collect)
-        ),
-        (Some(0), Some(vec!["eu", "1"]))
-    );
+    for target in ["eu1", "/eu1_${name}"] {
+        let args = ["start", "--database", "app_a", "--target", target, "--now"];
+        let (code, out, _) = run(&node, &args).await;
+        let line = out.lines().nth(1).map(str::split_whitespace);
+        assert_eq!(
+            (code, line.map(Iterator::collect)),
+            (Some(0), Some(vec!["eu", "1"])),
+            "{target}"
+        );
+    }
     let one =
         |remote: &Value| remote["waiting_for"]["delay"] == 1 && remote["states"]["asleep"] == 3;
     root.until("/_remotes/eu", one).await.unwrap();

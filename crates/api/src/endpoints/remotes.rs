@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use document::json::Json;
 use rules::rule::{Compiled, DatabaseNames, Remote, Watched};
-use scheduler::{Asked, Ended, RemoteState, ServiceError};
+use scheduler::{Asked, Candidate, Ended, RemoteState, ServiceError};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -189,9 +189,10 @@ async fn start(call: &mut Call) -> Result<Reply, Error> {
         if request.wait {
             until_looked_up(call, &rule, until).await?;
         }
-        let admits = |database: &str, target: &str| {
-            (request.databases.as_ref()).is_none_or(|names| names.matches(database))
-                && (target.contains(&request.url) || template_has(rule.remote(), &request.url))
+        let admits = |one: Candidate<'_>| {
+            (request.databases.as_ref()).is_none_or(|names| names.matches(one.database))
+                && (one.target.contains(&request.url)
+                    || template_has(rule.remote(), one.url, &request.url))
         };
         let replications = &call.shared.replications;
         let started = replications.start_remote(rule.remote_id(), admits, request.now);
@@ -266,9 +267,9 @@ async fn wait(call: &Call, asked: Vec<Asked>, until: Instant) -> Result<(Ended, 
 }
 
 /// A part of a URL may be one with `${name}`.
-fn template_has(remote: Option<&Remote>, part: &str) -> bool {
-    let urls = remote.into_iter().flat_map(Remote::urls);
-    part.contains("${") && urls.into_iter().any(|url| url.contains(part))
+fn template_has(remote: Option<&Remote>, url: &str, part: &str) -> bool {
+    let template = remote.and_then(|remote| remote.url(url));
+    part.contains("${") && template.is_some_and(|template| template.contains(part))
 }
 
 fn texts(json: &Json) -> Result<Vec<String>, Error> {

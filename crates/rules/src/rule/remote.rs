@@ -177,6 +177,12 @@ impl Remote {
             .map(|(_, replicate)| replicate.target().shown())
     }
 
+    /// The URL that this stands for in ids of jobs.
+    pub fn url(&self, key: &str) -> Option<String> {
+        let (_, replicate) = self.urls.iter().find(|(known, _)| known == key)?;
+        Some(replicate.target().shown())
+    }
+
     /// The URL of its source, without credentials.
     pub fn source(&self) -> Option<String> {
         let (_, replicate) = self.urls.first()?;

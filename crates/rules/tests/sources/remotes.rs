@@ -293,9 +293,9 @@ async fn a_remote_that_is_down_leaves_others_alone_and_can_be_started() {
 
     world.peer.create_database("lost_app").unwrap();
     let of = remote.remote_id();
-    let started = replications.start_remote(of, |_, target| target.contains("nothing"), true);
+    let started = replications.start_remote(of, |one| one.target.contains("nothing"), true);
     assert_eq!(Box::pin(started).await.unwrap(), []);
-    let started = replications.start_remote(of, |database, _| database == "app", true);
+    let started = replications.start_remote(of, |one| one.database == "app", true);
     let started = Box::pin(started).await.unwrap();
     assert_eq!(started.len(), 1);
     let job = started[0].job.clone();
@@ -327,7 +327,7 @@ async fn a_start_during_the_first_copy_makes_another_run() {
     world.until(async || world.peer.injected().len() == 1).await;
     let remote = found(&world, "eu").await;
     let of = remote.remote_id();
-    let started = (world.replications).start_remote(of, |_, _| true, true);
+    let started = (world.replications).start_remote(of, |_| true, true);
     let started = Box::pin(started).await.unwrap();
     let (mut asked, mut ended) = (started.into(), scheduler::Ended::default());
     let waited = (world.replications).wait_for_runs(&mut asked, &mut ended);

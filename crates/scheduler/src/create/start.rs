@@ -36,6 +36,15 @@ pub struct Asked {
     run: u32,
 }
 
+/// A replication of a remote that may be asked to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    pub database: &'a str,
+    pub target: &'a str,
+    /// Stands for one of the remote's URLs.
+    pub url: &'a str,
+}
+
 /// What lets a job run.
 enum Start {
     /// It waits for its next try.
@@ -52,13 +61,13 @@ pub struct Ended {
 }
 
 impl Replications {
-    /// Asks for a run of each replication of a remote whose database and target `admits`, after the remote's delay or, with
-    /// `now`, at once. Those that do nothing run after all others; those that wait or run keep their priority. After an
-    /// error some were asked and others not. What an earlier version of the remote asked for does not run again.
+    /// Asks for a run of each replication of a remote that `admits` admits, after the remote's delay or, with `now`, at
+    /// once. Those that do nothing run after all others; those that wait or run keep their priority. After an error some
+    /// were asked and others not. What an earlier version of the remote asked for does not run again.
     pub async fn start_remote(
         &self,
         of: RemoteId<'_>,
-        admits: impl Fn(&str, &str) -> bool,
+        admits: impl Fn(Candidate<'_>) -> bool,
         now: bool,
     ) -> Result<Vec<Asked>, ServiceError> {
         let query = of_rule(of.instance, of.doc_id)?;
@@ -69,7 +78,7 @@ impl Replications {
             for listed in page.jobs {
                 let bytes = listed.data.unwrap_or_default();
                 let data = JobData::decode(&bytes)?;
-                if data.is_current_of(of) && data.admitted(&admits) {
+                if data.is_current_of(of) && admits(data.candidate()) {
                     found.push((listed.info.id, bytes.len()));
                 }
             }
@@ -302,13 +311,18 @@ impl JobData {
         is_current && self.is_of(of.instance, of.doc_id)
     }
 
-    fn admitted(&self, admits: impl Fn(&str, &str) -> bool) -> bool {
-        let database = match &self.origin {
-            Origin::Rule { database, .. } => database.as_deref(),
-            Origin::Document { .. } | Origin::Request { .. } => None,
+    fn candidate(&self) -> Candidate<'_> {
+        let (database, remote) = match &self.origin {
+            Origin::Rule {
+                database, remote, ..
+            } => (database.as_deref(), remote.as_deref()),
+            Origin::Document { .. } | Origin::Request { .. } => (None, None),
         };
-        let target = self.shown.target.as_deref();
-        admits(database.unwrap_or_default(), target.unwrap_or_default())
+        Candidate {
+            database: database.unwrap_or_default(),
+            target: self.shown.target.as_deref().unwrap_or_default(),
+            url: remote.map_or("", |remote| &remote.url),
+        }
     }
 }
 

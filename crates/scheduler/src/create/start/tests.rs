@@ -101,9 +101,7 @@ impl World {
     }
 
     async fn start_version(&self, rev: &'static str, now: bool) -> VecDeque<Asked> {
-        let started = self
-            .replications
-            .start_remote(self.of(rev), |_, _| true, now);
+        let started = self.replications.start_remote(self.of(rev), |_| true, now);
         started.await.unwrap().into()
     }
 
@@ -256,7 +254,7 @@ async fn the_job_of_an_edited_remote_is_waited_for() {
     world.completes(&mut asked).await;
 }
 
-/// A job of an earlier version of the remote, even one that runs, does not run again.
+/// A job of an earlier version of the remote does not run again.
 #[tokio::test(start_paused = true)]
 async fn only_the_latest_version_of_a_remote_is_started() {
     let world = World::new(&Store::open("memory:").await.unwrap()).await;
