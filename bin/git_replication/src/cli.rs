@@ -234,7 +234,7 @@ impl Queue {
         let text = if self.json {
             serde_json::to_string_pretty(&serde_json::json!({"queue": rows}))?
         } else {
-            show::table(&rows, mirrors.jobs().clock().now_ms())
+            show::table(&rows, mirrors.jobs.clock().now_ms())
         };
         text.lines().for_each(println);
         Ok(())

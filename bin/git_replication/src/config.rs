@@ -19,7 +19,7 @@ use file::{Entry, File};
 pub(crate) use file::Refused;
 
 /// What is done about failed pushes of a kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Retry {
     /// `None` for no limit.
     pub(crate) max: Option<u32>,
@@ -27,7 +27,7 @@ pub(crate) struct Retry {
 }
 
 /// A section `remote`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Remote {
     pub(crate) name: String,
     pub(crate) urls: Vec<Template>,
@@ -54,17 +54,11 @@ pub(crate) struct Remote {
 pub(crate) struct Target<'a> {
     pub(crate) remote: &'a Remote,
     pub(crate) project: &'a Project,
+    pub(crate) template: &'a Template,
     /// With credentials, if the configuration has them.
     pub(crate) url: String,
     /// See [`place`].
     pub(crate) place: String,
-}
-
-impl Target<'_> {
-    /// Whether this is the target of a URL.
-    pub(crate) fn is_of(&self, url: &Template) -> bool {
-        url.expand(self.project, self.remote.style) == self.url
-    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -76,25 +70,18 @@ pub(crate) struct Config {
     pub(crate) auto_reload: bool,
 }
 
-/// Settings that keep refs from being published, and what to do instead. Without them, all would be.
-const WITHHOLDS: [(&str, &str); 4] = [
-    (
-        "authgroup",
-        "Gerrit accounts are not supported; remove this setting and choose what is pushed with projects and push",
-    ),
-    (
-        "excludedrefspattern",
-        "use a refspec instead, such as `push = ^refs/changes/*`",
-    ),
-    (
-        "replicatepermissions",
-        "use `push = ^refs/meta/config` instead",
-    ),
-    (
-        "replicatenotedbmetarefs",
-        "use `push = ^refs/changes/*/meta` and the like instead",
-    ),
-];
+/// What to do instead of a setting that keeps refs from being published. Without it, all would be.
+fn instead_of(key: &str) -> Option<&'static str> {
+    Some(match key {
+        "authgroup" => {
+            "Gerrit accounts are not supported; remove this setting and choose what is pushed with projects and push"
+        }
+        "excludedrefspattern" => "use a refspec instead, such as `push = ^refs/changes/*`",
+        "replicatepermissions" => "use `push = ^refs/meta/config` instead",
+        "replicatenotedbmetarefs" => "use `push = ^refs/changes/*/meta` and the like instead",
+        _ => return None,
+    })
+}
 
 /// Settings of Gerrit for all remotes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -111,8 +98,9 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Self, Refused> {
         let main = File::read(path)?;
         let (mut config, mut defaults) = (Self::default(), Defaults::default());
-        let shared = |entry: &&Entry| entry.section != "remote";
-        for entry in main.entries.iter().filter(shared) {
+        let (remotes, shared): (Vec<_>, Vec<_>) =
+            (main.entries.iter()).partition(|entry| entry.section == "remote");
+        for entry in shared {
             config.set(&main, entry, &mut defaults)?;
         }
         let single = single_files(path).map_err(|error| {
@@ -120,38 +108,56 @@ impl Config {
                 "cannot read the directory of remotes beside it: {error}"
             ))
         })?;
-        if single.is_none() {
-            let mut names: Vec<&str> = Vec::new();
-            let remotes = |entry: &&Entry| entry.section == "remote";
-            for entry in main.entries.iter().filter(remotes) {
+        let without_remotes = if let Some(single) = single {
+            for path in single {
+                let file = File::read(&path)?;
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                config.add(&file, None, &name, defaults)?;
+            }
+            "the directory beside it replaces its remotes, and has none; add NAME.config to it, or remove it"
+        } else {
+            let names = remotes.into_iter().map(|entry| {
                 let help = "name the section, as in [remote \"eu\"]";
                 let name = entry.subsection.as_deref();
-                let name = name.ok_or_else(|| main.refuse_value(entry, help))?;
-                if !names.contains(&name) {
-                    names.push(name);
-                }
+                name.ok_or_else(|| main.refuse_value(entry, help))
+            });
+            for name in names.collect::<Result<BTreeSet<_>, _>>()? {
+                config.add(&main, Some(name), name, defaults)?;
             }
-            for name in names {
-                let read = Remote::read(&main, Some(name), name, defaults, &mut config.ignored);
-                config.remotes.extend(read?);
-            }
-        }
-        for path in single.iter().flatten() {
-            let file = File::read(path)?;
-            let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            let read = Remote::read(&file, None, &name, defaults, &mut config.ignored);
-            config.remotes.extend(read?);
-        }
+            "it has no remote; add [remote \"NAME\"] with a url"
+        };
         if config.remotes.is_empty() {
-            let reason = match single {
-                None => "it has no remote; add [remote \"NAME\"] with a url",
-                Some(_) => {
-                    "the directory beside it replaces its remotes, and has none; add NAME.config to it, or remove it"
-                }
-            };
-            return Err(main.refuse(reason.to_owned()));
+            return Err(main.refuse(without_remotes.to_owned()));
         }
         Ok(config)
+    }
+
+    /// Adds the remote in a section, unless it is one of the pull-replication plugin, which only fetches.
+    fn add(
+        &mut self,
+        file: &File,
+        section: Option<&str>,
+        name: &str,
+        defaults: Defaults,
+    ) -> Result<(), Refused> {
+        let own =
+            |entry: &&Entry| entry.section == "remote" && entry.subsection.as_deref() == section;
+        let own: Vec<&Entry> = file.entries.iter().filter(own).collect();
+        let has = |key: &str| own.iter().any(|entry| entry.key == key);
+        if has("fetch") && !has("push") {
+            self.ignored
+                .insert(format!("remote.{name} (it only fetches)"));
+            return Ok(());
+        }
+        let mut remote = Remote::new(name, defaults);
+        for entry in own {
+            if !remote.set(file, entry)? {
+                self.ignored.insert(format!("remote.{name}.{}", entry.key));
+            }
+        }
+        remote.check(file, defaults)?;
+        self.remotes.push(remote);
+        Ok(())
     }
 
     fn set(&mut self, file: &File, entry: &Entry, defaults: &mut Defaults) -> Result<(), Refused> {
@@ -185,52 +191,25 @@ impl Config {
 }
 
 impl Remote {
-    /// `None` for a remote of the pull-replication plugin, which only fetches.
-    fn read(
-        file: &File,
-        section: Option<&str>,
-        name: &str,
-        defaults: Defaults,
-        ignored: &mut BTreeSet<String>,
-    ) -> Result<Option<Self>, Refused> {
-        let minute = Duration::from_mins(1);
-        let mut remote = Self {
+    fn new(name: &str, defaults: Defaults) -> Self {
+        let delay = Duration::from_mins(1);
+        let lock_retries = defaults.update_retries.or(defaults.lock_retries);
+        Self {
             name: name.to_owned(),
-            urls: Vec::new(),
-            push: Vec::new(),
-            projects: Vec::new(),
-            exclude: Vec::new(),
             threads: 1,
             delay: Duration::from_secs(15),
             reschedule_delay: Duration::from_secs(3),
             retry: Retry {
                 max: unlimited(defaults.max_retries),
-                delay: minute,
+                delay,
             },
             lock_retry: Retry {
-                max: (defaults.update_retries.or(defaults.lock_retries)).or(Some(3)),
-                delay: minute,
+                max: lock_retries.or(Some(3)),
+                delay,
             },
-            timeout: None,
-            mirror: false,
             create_missing: true,
-            style: NameStyle::Slash,
-        };
-        let own =
-            |entry: &&Entry| entry.section == "remote" && entry.subsection.as_deref() == section;
-        let own: Vec<&Entry> = file.entries.iter().filter(own).collect();
-        let has = |key: &str| own.iter().any(|entry| entry.key == key);
-        if has("fetch") && !has("push") {
-            ignored.insert(format!("remote.{name} (it only fetches)"));
-            return Ok(None);
+            ..Self::default()
         }
-        for entry in own {
-            if !remote.set(file, entry)? {
-                ignored.insert(format!("remote.{name}.{}", entry.key));
-            }
-        }
-        remote.check(file, defaults)?;
-        Ok(Some(remote))
     }
 
     /// Applies a value. False if it has no effect here.
@@ -270,11 +249,11 @@ impl Remote {
                     _ => return Err(refuse("give slash, dash, underscore or basenameOnly")),
                 };
             }
-            key => match WITHHOLDS.iter().find(|(withholds, _)| *withholds == key) {
+            key => match instead_of(key) {
                 None => return Ok(false),
                 // These two do it when they are false.
                 Some(_) if key.starts_with("replicate") && boolean(file, entry)? => {}
-                Some((_, instead)) => return Err(refuse(instead)),
+                Some(instead) => return Err(refuse(instead)),
             },
         }
         Ok(true)
@@ -315,6 +294,7 @@ impl Remote {
             Some(Target {
                 remote: self,
                 project,
+                template,
                 place: place(&url).ok()?,
                 url,
             })

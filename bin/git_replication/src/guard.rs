@@ -36,15 +36,9 @@ pub(crate) fn run(silence: Duration, program: &[OsString]) -> ExitCode {
     let [name, arguments @ ..] = program else {
         return ExitCode::from(NOT_STARTED);
     };
-    if let Err(error) = ignore_termination() {
-        eprintln!("cannot guard {}: {error}", name.display());
-        return ExitCode::from(NOT_STARTED);
-    }
-    let child = Command::new(name)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .spawn();
-    let child = match child {
+    let mut command = Command::new(name);
+    command.args(arguments).stdin(Stdio::null());
+    let child = match ignore_termination().and_then(|()| command.spawn()) {
         Ok(child) => child,
         Err(error) => {
             eprintln!("cannot run {}: {error}", name.display());

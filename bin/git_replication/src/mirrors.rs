@@ -42,10 +42,6 @@ const UNKNOWN: Retry = Retry {
     max: Some(10),
     delay: Duration::from_mins(1),
 };
-const NEVER: Retry = Retry {
-    max: Some(0),
-    delay: Duration::ZERO,
-};
 
 /// The data of a job. It has no URL, which may have credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,8 +78,8 @@ pub(crate) struct Listed {
 /// The mirrors in a store.
 #[derive(Debug, Clone)]
 pub(crate) struct Mirrors {
-    jobs: Jobs,
-    ty: JobType,
+    pub(crate) jobs: Jobs,
+    pub(crate) ty: JobType,
 }
 
 impl Mirrors {
@@ -93,14 +89,6 @@ impl Mirrors {
         let jobs = Jobs::new(store, Clock::system(), Entropy::from_os());
         let ty = JobType::new("git")?;
         Ok(Self { jobs, ty })
-    }
-
-    pub(crate) fn jobs(&self) -> &Jobs {
-        &self.jobs
-    }
-
-    pub(crate) fn ty(&self) -> &JobType {
-        &self.ty
     }
 
     /// Makes the type known: with another timeout, or with any if it is new.
@@ -228,17 +216,17 @@ impl Mirrors {
         let failures = before.map_or(0, |(_, failures)| failures) + 1;
         (mirror.refs, mirror.failed) = (left, Some((class, failures)));
         let retry = match (remote, class) {
-            (None, _) | (_, Class::Unknown) => UNKNOWN,
-            (Some(remote), Class::Offline) => remote.retry,
-            (Some(remote), Class::Lock) => remote.lock_retry,
-            (Some(_), _) => NEVER,
+            (None, _) | (_, Class::Unknown) => Some(UNKNOWN),
+            (Some(remote), Class::Offline) => Some(remote.retry),
+            (Some(remote), Class::Lock) => Some(remote.lock_retry),
+            (Some(_), Class::Rejected | Class::Missing) => None,
         };
-        let given_up = retry.max.is_some_and(|max| failures > max);
-        if given_up && class == Class::Unknown {
+        let retry = retry.filter(|retry| retry.max.is_none_or(|max| failures <= max));
+        if retry.is_none() && class == Class::Unknown {
             return ended(mirror, Finish::failed(reason));
         }
         let failed = Finish::failed(reason.clone()).data(encode(&mirror)?);
-        if !given_up {
+        if let Some(retry) = retry {
             return Ok(Finish {
                 again_ms: Some(self.jobs.clock().now_ms() + millis(retry.delay)),
                 ..failed

@@ -11,8 +11,8 @@ use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
 };
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
 
 /// How long the outputs may stay open after git has ended: a program in the background may hold them.
 const OUTPUT_AFTER: Duration = Duration::from_secs(1);
@@ -97,7 +97,7 @@ impl Git {
         &self,
         repository: Option<&Path>,
         arguments: &[&str],
-        wanted: impl Fn(&str) -> bool,
+        wanted: impl FnMut(&str) -> bool,
         idle: Option<Duration>,
     ) -> io::Result<Ended> {
         let mut group = self.spawn(repository, arguments)?;
@@ -107,12 +107,12 @@ impl Git {
         else {
             return Err(io::Error::other("a pipe is missing"));
         };
-        let (touch, touched) = watch::channel(Instant::now());
+        let touched = Notify::new();
         let (mut lines, mut messages) = (Vec::new(), Vec::new());
         let mut outputs = Box::pin(async {
             tokio::join!(
-                read_lines(stdout, &mut lines, &wanted, &touch),
-                read_messages(stderr, &mut messages, &touch)
+                read_lines(stdout, &mut lines, wanted, &touched),
+                read_messages(stderr, &mut messages, &touched)
             );
         });
         let exit = async {
@@ -126,7 +126,7 @@ impl Git {
         };
         let ended = tokio::select! {
             ended = exit => Some(ended?),
-            () = idle_for(idle, touched) => None,
+            () = idle_for(idle, &touched) => None,
             () = beat(stdin, self.silence / 4) => None,
         };
         drop(outputs);
@@ -172,28 +172,22 @@ async fn beat(mut stdin: ChildStdin, every: Duration) {
     std::future::pending::<()>().await;
 }
 
-async fn idle_for(idle: Option<Duration>, mut touched: watch::Receiver<Instant>) {
+async fn idle_for(idle: Option<Duration>, touched: &Notify) {
     let Some(idle) = idle else {
         return std::future::pending().await;
     };
-    loop {
-        let until = *touched.borrow_and_update() + idle;
-        sleep_until(until).await;
-        if *touched.borrow() + idle <= Instant::now() {
-            return;
-        }
-    }
+    while timeout(idle, touched.notified()).await.is_ok() {}
 }
 
 async fn read_lines(
     from: impl AsyncRead + Unpin,
     lines: &mut Vec<String>,
-    wanted: impl Fn(&str) -> bool,
-    touch: &watch::Sender<Instant>,
+    mut wanted: impl FnMut(&str) -> bool,
+    touched: &Notify,
 ) {
     let mut from = BufReader::new(from).split(b'\n');
     while let Ok(Some(line)) = from.next_segment().await {
-        touch.send_replace(Instant::now());
+        touched.notify_one();
         let line = String::from_utf8_lossy(&line);
         if wanted(&line) {
             lines.push(line.into_owned());
@@ -202,14 +196,10 @@ async fn read_lines(
 }
 
 /// Keeps the last messages. Lines of progress end with a carriage return alone, and are overwritten.
-async fn read_messages(
-    mut from: impl AsyncRead + Unpin,
-    kept: &mut Vec<u8>,
-    touch: &watch::Sender<Instant>,
-) {
+async fn read_messages(mut from: impl AsyncRead + Unpin, kept: &mut Vec<u8>, touched: &Notify) {
     let (mut bytes, mut is_progress) = ([0; 4_096], false);
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
-        touch.send_replace(Instant::now());
+        touched.notify_one();
         for byte in &bytes[..count] {
             if is_progress && !b"\r\n".contains(byte) {
                 let end = kept.iter().rposition(|byte| *byte == b'\n');

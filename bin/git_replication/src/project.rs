@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use fancy_regex::Regex;
 
 const NAME_BYTES_MAX: usize = 512;
-/// Directories below each other that are searched for repositories.
-const DEPTH_MAX: usize = 16;
 
 /// The name of a project: what is safe as a part of a path, of a URL and of a command line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,11 +81,11 @@ pub(crate) fn all(root: &Path) -> io::Result<Vec<Project>> {
         }
     };
     let mut found = Vec::new();
-    let mut directories = vec![(root.to_owned(), 0)];
-    while let Some((directory, depth)) = directories.pop() {
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
         let entries = fs::read_dir(&directory).and_then(Iterator::collect);
         let entries: Vec<fs::DirEntry> = match entries {
-            Err(error) if depth > 0 => {
+            Err(error) if directory != root => {
                 skip(&directory, &error);
                 continue;
             }
@@ -106,8 +104,8 @@ pub(crate) fn all(root: &Path) -> io::Result<Vec<Project>> {
                         }
                     }
                 }
-                Ok(Some(false)) if depth < DEPTH_MAX => directories.push((path, depth + 1)),
-                Ok(_) => {}
+                Ok(Some(false)) => directories.push(path),
+                Ok(None) => {}
                 Err(error) => skip(&path, &error),
             }
         }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +11,8 @@ use crate::process::{Ended, Git};
 use crate::refs::{self, Refs, Refspec};
 use crate::target::redact;
 
-/// The kinds of failures, each with retries of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The kinds of failures, each with retries of its own. The first ones are retried most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Class {
     /// The target cannot be reached, does not let this node in, is too slow, or fails for a reason unknown here.
@@ -107,7 +106,7 @@ impl Push<'_> {
     async fn list(
         &self,
         names: &BTreeSet<String>,
-        wanted: impl Fn(&str) -> bool,
+        wanted: impl FnMut(&str) -> bool,
     ) -> io::Result<BTreeSet<String>> {
         let mut words = vec!["for-each-ref", "--format=%(refname)", "--"];
         words.extend(names.iter().map(String::as_str));
@@ -126,16 +125,13 @@ impl Push<'_> {
     async fn of_all(&self) -> io::Result<Vec<String>> {
         let specs = &self.target.remote.push;
         let names: BTreeSet<&str> = specs.iter().filter_map(Refspec::name).collect();
-        let pushed = AtomicBool::new(false);
+        let mut is_any_pushed = false;
         let wanted = |name: &str| {
-            pushed.fetch_or(
-                refs::one(specs, name, true).next().is_some(),
-                Ordering::Relaxed,
-            );
+            is_any_pushed |= refs::one(specs, name, true).next().is_some();
             names.contains(name)
         };
         let there = self.list(&BTreeSet::new(), wanted).await?;
-        if !pushed.into_inner() {
+        if !is_any_pushed {
             return Ok(Vec::new());
         }
         // Git refuses the whole push if a ref that is named does not exist.
@@ -208,15 +204,12 @@ fn judge(ended: &Ended, target: &Target<'_>, refs: &Refs) -> Outcome {
     }
     let refused = ended.lines.iter().filter_map(|line| Refusal::parse(line));
     let refused: Vec<Refusal> = refused.collect();
-    if refused.is_empty() {
+    // The class that is retried most decides: refs of the others are rejected again then.
+    let Some(first) = refused.iter().min_by_key(|refusal| refusal.class()) else {
         let (class, reason) = unreachable(&ended.messages);
         // A URL may have credentials.
         return Outcome::failed(class, redact(&reason), refs);
-    }
-    // The class that is retried most decides: refs of the others are rejected again then.
-    let is = |class| refused.iter().find(|refusal| refusal.class() == class);
-    let first = is(Class::Offline).or_else(|| is(Class::Lock));
-    let first = first.unwrap_or(&refused[0]);
+    };
     // Deletions have no source.
     let has_deletion = refused.iter().any(|refusal| refusal.from.is_empty());
     let names = Refs::of(refused.iter().map(|refusal| refusal.from));

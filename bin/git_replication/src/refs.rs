@@ -68,9 +68,7 @@ impl Refs {
 /// Whether git accepts this as the whole name of a ref, so that it can be neither an option nor a refspec.
 pub(crate) fn is_ref(name: &str) -> bool {
     let component = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with('.')
-            && Some("lock") != part.rsplit_once('.').map(|(_, end)| end)
+        !part.is_empty() && !part.starts_with('.') && part.strip_suffix(".lock").is_none()
     };
     let forbidden = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
     name.starts_with("refs/")
@@ -118,11 +116,15 @@ impl Refspec {
         })
     }
 
-    /// The part of a name that the `*` stands for.
-    fn star<'a>(&self, name: &'a str) -> Option<&'a str> {
+    /// The name that a ref gets at the target; none if this refspec is not about it. A pattern takes the place of a name
+    /// if this refspec is about all that it matches.
+    fn target(&self, name: &str) -> Option<String> {
         match self.from.split_once('*') {
-            Some((before, after)) => name.strip_prefix(before)?.strip_suffix(after),
-            None => (name == self.from).then_some(""),
+            Some((start, end)) => {
+                let star = name.strip_prefix(start)?.strip_suffix(end)?;
+                Some(self.to.replacen('*', star, 1))
+            }
+            None => (name == self.from).then(|| self.to.clone()),
         }
     }
 
@@ -133,32 +135,32 @@ impl Refspec {
 
     /// Names at the target of what this refspec would push and a negative one withholds.
     fn withheld(&self, not: &Self) -> Result<Option<String>, String> {
+        if not.target(&self.from).is_some() {
+            return Err(format!(
+                "{} pushes nothing, because {} withholds all of it; remove one of them",
+                self.whole(),
+                not.whole()
+            ));
+        }
+        if let Some(part) = self.target(&not.from) {
+            return Ok(Some(part));
+        }
         let ends = (self.from.split_once('*'), not.from.split_once('*'));
-        let (Some((before, after)), Some((not_before, not_after))) = ends else {
-            let star = self.star(&not.from);
-            return Ok(match self.name() {
-                Some(name) => not.star(name).map(|_| self.to.clone()),
-                None => star.map(|star| self.to.replacen('*', star, 1)),
-            });
-        };
-        let inside = not_before.strip_prefix(before);
-        if let Some((start, end)) = inside.zip(not_after.strip_suffix(after)) {
-            return Ok(Some(self.to.replacen('*', &format!("{start}*{end}"), 1)));
-        }
-        let overlap = (before.starts_with(not_before) || inside.is_some())
-            && (after.ends_with(not_after) || not_after.ends_with(after));
-        if !overlap {
+        let (Some((start, end)), Some((not_start, not_end))) = ends else {
             return Ok(None);
-        }
-        if before.starts_with(not_before) && after.ends_with(not_after) {
-            return Ok(Some(self.to.clone()));
+        };
+        let meet = (start.starts_with(not_start) && not_end.ends_with(end))
+            || (not_start.starts_with(start) && end.ends_with(not_end));
+        if !meet {
+            return Ok(None);
         }
         if self.from == self.to {
             return Ok(Some(not.from.clone()));
         }
-        let (whole, not) = (self.whole(), not.whole());
         Err(format!(
-            "{whole} renames refs, and {not} withholds only some of them; name these refs more closely"
+            "{} renames refs, and {} withholds only some of them; name these refs more closely",
+            self.whole(),
+            not.whole()
         ))
     }
 
@@ -180,28 +182,20 @@ impl Refspec {
 /// A remote's refspecs as git needs them: it compares negative ones with the names at the target, but they are written
 /// with the names here.
 pub(crate) fn by_target(specs: Vec<Refspec>) -> Result<Vec<Refspec>, String> {
-    let (negative, positive): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.negative);
-    let (mut kept, mut withheld) = (Vec::new(), Vec::new());
-    for spec in positive {
-        let names = negative.iter().map(|not| spec.withheld(not));
-        let names: Vec<String> = names
-            .filter_map(Result::transpose)
-            .collect::<Result<_, _>>()?;
-        // A name at the target that is wholly withheld may be that of another ref.
-        if !names.contains(&spec.to) {
-            withheld.extend(names);
-            kept.push(spec);
+    let (negative, mut specs): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.negative);
+    let mut withheld = BTreeSet::new();
+    for spec in &specs {
+        for not in &negative {
+            withheld.extend(spec.withheld(not)?);
         }
     }
-    withheld.sort();
-    withheld.dedup();
-    kept.extend(withheld.into_iter().map(|to| Refspec {
+    specs.extend(withheld.into_iter().map(|to| Refspec {
         force: false,
         negative: true,
         from: to.clone(),
         to,
     }));
-    Ok(kept)
+    Ok(specs)
 }
 
 /// The refspecs that push one ref, or delete it from the target if it does not exist any more; none if the remote does not
@@ -212,23 +206,14 @@ pub(crate) fn one<'a>(
     name: &'a str,
     exists: bool,
 ) -> impl Iterator<Item = String> {
-    let is_named = |to: &str| {
-        let mut named = specs.iter().filter(|spec| spec.name().is_some());
-        named.any(|spec| spec.to == to)
-    };
-    let is_withheld = |to: &str| {
-        let mut negative = specs.iter().filter(|spec| spec.negative);
-        negative.any(|spec| spec.star(to).is_some())
-    };
-    let exact = specs.iter().filter(|spec| spec.name() == Some(name));
-    let exact = exact.map(|spec| (spec, spec.to.clone()));
-    let patterns = specs.iter().filter(|spec| !spec.negative);
-    let mut patterns = patterns.filter(|spec| spec.name().is_none());
-    let pattern =
-        patterns.find_map(|spec| Some((spec, spec.to.replacen('*', spec.star(name)?, 1))));
-    let pattern = pattern.filter(|(_, to)| !is_named(to));
-    let chosen = exact.chain(pattern);
-    let chosen = chosen.filter(move |(_, to)| !is_withheld(to));
+    let (negative, positive): (Vec<_>, Vec<_>) = specs.iter().partition(|spec| spec.negative);
+    let is_named = |spec: &&Refspec| spec.name().is_some();
+    let (named, patterns): (Vec<_>, Vec<_>) = positive.into_iter().partition(is_named);
+    let target = move |spec: &'a Refspec| Some((spec, spec.target(name)?));
+    let pattern = patterns.into_iter().find_map(target);
+    let pattern = pattern.filter(|(_, to)| named.iter().all(|spec| spec.to != *to));
+    let chosen = named.into_iter().filter_map(target).chain(pattern);
+    let chosen = chosen.filter(move |(_, to)| negative.iter().all(|not| not.target(to).is_none()));
     chosen.map(move |(spec, to)| match (exists, spec.force) {
         (true, true) => format!("+{name}:{to}"),
         (true, false) => format!("{name}:{to}"),
@@ -373,8 +358,6 @@ mod tests {
                 &["refs/heads/*:refs/m/*/x", "^refs/tags/*", "^refs/heads/s/*"],
                 &["refs/heads/*:refs/m/*/x", "^refs/m/s/*/x"],
             ),
-            (&["refs/heads/*:refs/m/*", "^refs/*"], &[]),
-            (&["refs/heads/a:refs/m/a", "^refs/heads/*"], &[]),
             (
                 &["refs/heads/*:refs/heads/*", "^refs/*/meta"],
                 &["refs/heads/*:refs/heads/*", "^refs/*/meta"],
@@ -384,6 +367,18 @@ mod tests {
         }
         let partly = translated(&["refs/heads/*:refs/m/*", "^refs/*/meta"]);
         assert!(partly.unwrap_err().contains("^refs/*/meta"));
+        for (push, not) in [
+            ("refs/heads/*:refs/m/*", "^refs/*"),
+            ("refs/heads/*:refs/heads/*", "^refs/heads/*"),
+            ("refs/heads/a:refs/m/a", "^refs/heads/*"),
+        ] {
+            assert_eq!(
+                translated(&[push, not]).unwrap_err(),
+                format!(
+                    "{push} pushes nothing, because {not} withholds all of it; remove one of them"
+                )
+            );
+        }
     }
 
     proptest! {

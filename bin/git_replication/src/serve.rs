@@ -103,7 +103,7 @@ impl Command {
             secret,
         };
         tasks.spawn(http.serve(listener, stop.clone()));
-        let (jobs, ty) = (mirrors.jobs(), mirrors.ty());
+        let (jobs, ty) = (&mirrors.jobs, &mirrors.ty);
         let maintenance = Maintenance::new(jobs.clone(), Options::default());
         tasks.spawn(maintenance.serve(ty.clone()).run(stop.clone()));
         let worker = Worker::new(jobs.clone(), ty.clone(), holder, self.options());

@@ -88,8 +88,7 @@ impl Command {
             |target: &Target| self.remote.is_empty() || self.remote.contains(&target.remote.name);
         let url = |target: &Target| {
             let text = self.url.as_deref().unwrap_or_default();
-            let mut templates = target.remote.urls.iter().filter(|url| target.is_of(url));
-            target.url.contains(text) || templates.any(|url| url.as_str().contains(text))
+            target.url.contains(text) || target.template.as_str().contains(text)
         };
         let targets = projects.iter().flat_map(|project| config.targets(project));
         targets
@@ -169,7 +168,7 @@ mod tests {
         let target = config.targets(&project).next().unwrap();
         let mirrors = Mirrors::open("memory:").await.unwrap();
         mirrors.register(None).await.unwrap();
-        let (jobs, holder) = (mirrors.jobs(), Holder::new("node").unwrap());
+        let (jobs, holder) = (&mirrors.jobs, Holder::new("node").unwrap());
         let info = async || mirrors.info(&target).await.unwrap().unwrap();
         // The runs below do not take refs, so none may have arrived.
         let none = Refs::default();
@@ -191,7 +190,7 @@ mod tests {
             let before = before.map_or(0, |info| info.attempts);
             mirrors.notify(targets, &none, When::Now).await.unwrap();
             assert_eq!(outcome(Some(info().await), before), None);
-            let accepted = jobs.accept(mirrors.ty(), &holder, 1).await.unwrap().jobs;
+            let accepted = jobs.accept(&mirrors.ty, &holder, 1).await.unwrap().jobs;
             assert_eq!(outcome(Some(info().await), before), None);
             let mut mirror = decode(&accepted[0].data).unwrap();
             mirror.failed = given_up.then_some((Class::Unknown, 10));
@@ -211,7 +210,7 @@ mod tests {
 
         let before = info().await.attempts;
         mirrors.notify(targets, &none, When::Now).await.unwrap();
-        let accepted = jobs.accept(mirrors.ty(), &holder, 1).await.unwrap().jobs;
+        let accepted = jobs.accept(&mirrors.ty, &holder, 1).await.unwrap().jobs;
         let killed = Finish {
             again_ms: Some(0),
             ..Finish::failed("")

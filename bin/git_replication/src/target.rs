@@ -1,5 +1,6 @@
 //! Targets: URLs of remotes, and the place that a URL names, whatever its spelling.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,12 +10,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::project::Project;
 
+/// What would end a part of a name in the store.
+const IN_NAMES: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'|');
 /// What Gerrit escapes in a project's name within an HTTP URL: everything that may not stand in a segment.
-const SEGMENT: &AsciiSet = &CONTROLS
-    .add(b' ')
+const SEGMENT: &AsciiSet = &IN_NAMES
     .add(b'"')
     .add(b'#')
-    .add(b'%')
     .add(b'<')
     .add(b'>')
     .add(b'?')
@@ -24,14 +25,12 @@ const SEGMENT: &AsciiSet = &CONTROLS
     .add(b'^')
     .add(b'`')
     .add(b'{')
-    .add(b'|')
     .add(b'}');
-/// What would end a part of a name in the store.
-const IN_NAMES: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'|');
 /// Longer names are cut, and end with a hash.
 const BOUNDED_BYTES: usize = 120;
 const SCHEMES: [&str; 5] = ["file", "ssh", "git", "http", "https"];
 const NAME: &str = "${name}";
+const HELP: &str = "give a URL of file, ssh, git, http or https, HOST:PATH, or an absolute path";
 
 /// How a project's name stands in a target's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,9 +52,8 @@ impl Template {
         if text.chars().any(char::is_control) {
             return Err("a URL has no control characters");
         }
-        // A project's name is never a part of the host, the user or the scheme.
-        let path = path_start(text);
-        if text.find(NAME).is_some_and(|at| at < path) {
+        // A project's name is never a part of the host or the user.
+        if Parts::of(text)?.host.contains(NAME) {
             return Err("`${name}` stands in the path of a URL");
         }
         Ok(Self(text.to_owned()))
@@ -78,10 +76,7 @@ impl Template {
                 stem.unwrap_or(name).to_owned()
             }
         };
-        let is_http = ["http://", "https://"]
-            .iter()
-            .any(|scheme| self.0.starts_with(scheme));
-        let name = if is_http {
+        let name = if self.0.starts_with("http://") || self.0.starts_with("https://") {
             utf8_percent_encode(&styled, SEGMENT).to_string()
         } else {
             styled
@@ -94,94 +89,70 @@ impl Template {
     }
 }
 
-/// Where the path of a URL starts.
-fn path_start(url: &str) -> usize {
-    if let Some((scheme, rest)) = url.split_once("://") {
-        return scheme.len() + 3 + rest.find('/').unwrap_or(rest.len());
+/// The parts of a URL, as it is written.
+struct Parts<'a> {
+    scheme: String,
+    /// With the user and the port.
+    host: &'a str,
+    path: Cow<'a, str>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(url: &'a str) -> Result<Self, &'static str> {
+        let (scheme, host, path) = if let Some((scheme, rest)) = url.split_once("://") {
+            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let scheme = scheme.to_ascii_lowercase();
+            // Git decodes these URLs itself, and leaves those of HTTP to the server.
+            let is_decoded = !scheme.starts_with("http");
+            let decoded = is_decoded.then(|| percent_decode_str(path).decode_utf8().ok());
+            (scheme, host, decoded.flatten().unwrap_or(path.into()))
+        } else if url.starts_with('/') {
+            ("file".to_owned(), "", url.into())
+        } else {
+            let (host, path) = url.split_once(':').unwrap_or_default();
+            let path = match path.chars().next() {
+                // `ext::…` runs commands, and a relative path depends on the node.
+                None | Some(':') => return Err(HELP),
+                Some('/') => path.into(),
+                Some('~') => format!("/{path}").into(),
+                Some(_) => format!("/~/{path}").into(),
+            };
+            ("ssh".to_owned(), host, path)
+        };
+        let is_known = SCHEMES.contains(&scheme.as_str());
+        let is_local = scheme == "file";
+        if !is_known || path.is_empty() || host.is_empty() != is_local || host.contains('/') {
+            return Err(HELP);
+        }
+        Ok(Self { scheme, host, path })
     }
-    if url.starts_with('/') {
-        return 0;
-    }
-    url.find(':').map_or(url.len(), |colon| colon + 1)
 }
 
 /// The place that a URL names: the same for all spellings of it, and without credentials, which do not belong in a
 /// store. Pushes to one place never overlap.
 pub(crate) fn place(url: &str) -> Result<String, &'static str> {
-    const HELP: &str =
-        "give a URL of file, ssh, git, http or https, HOST:PATH, or an absolute path";
-    let (scheme, rest) = match url.split_once("://") {
-        Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),
-        None if url.starts_with('/') => ("file".to_owned(), url),
-        // `ext::…` runs commands, and a relative path depends on the node.
-        None => match url.split_once(':') {
-            Some((host, path))
-                if !host.is_empty()
-                    && !host.contains('/')
-                    && !path.is_empty()
-                    && !path.starts_with(':') =>
-            {
-                let root = match path.chars().next() {
-                    Some('/') => "",
-                    Some('~') => "/",
-                    _ => "/~/",
-                };
-                let path = plain_path(&format!("{root}{path}"));
-                let host = plain_host(host, "ssh", &path).ok_or(HELP)?;
-                return Ok(format!("ssh://{host}{path}"));
-            }
-            _ => return Err(HELP),
-        },
-    };
-    if !SCHEMES.contains(&scheme.as_str()) {
-        return Err(HELP);
-    }
-    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    // Git decodes these URLs itself, and leaves those of HTTP to the server.
-    let is_decoded = url.contains("://") && !scheme.starts_with("http");
-    let decoded = is_decoded.then(|| percent_decode_str(path).decode_utf8().ok());
-    let path = plain_path(&decoded.flatten().unwrap_or(path.into()));
-    if scheme == "file" && host.is_empty() && !path.is_empty() {
-        return Ok(format!("file://{path}"));
-    }
-    let host = plain_host(host, &scheme, &path).ok_or(HELP)?;
-    if scheme == "file" || path.is_empty() {
-        return Err(HELP);
-    }
-    Ok(format!("{scheme}://{host}{path}"))
-}
-
-fn plain_host(host: &str, scheme: &str, path: &str) -> Option<String> {
+    let Parts { scheme, host, path } = Parts::of(url)?;
+    let names = path.split('/').filter(|name| !name.is_empty());
+    let path: String = names.flat_map(|name| ["/", name]).collect();
     let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
     let host = host.to_ascii_lowercase();
-    let port = match scheme {
+    let port = match scheme.as_str() {
         "ssh" => ":22",
         "git" => ":9418",
         "http" => ":80",
         _ => ":443",
     };
     let host = host.strip_suffix(port).unwrap_or(&host);
-    let is_host = !host.is_empty() && !host.starts_with('-') && !host.contains(char::is_whitespace);
+    let is_host = !host.starts_with('-') && !host.contains(char::is_whitespace);
+    if !is_host || path.is_empty() || (host.is_empty() && scheme != "file") {
+        return Err(HELP);
+    }
     // Paths below `~` depend on the user, whose password does not belong in the store.
     let user = user.split(':').next().unwrap_or_default();
-    let has_user = scheme == "ssh" && path.starts_with("/~/") && !user.is_empty();
-    let user = if has_user {
-        user.to_owned() + "@"
-    } else {
-        String::new()
-    };
-    is_host.then(|| user + host)
-}
-
-fn plain_path(path: &str) -> String {
-    let mut plain = String::with_capacity(path.len());
-    for c in path.chars() {
-        if c != '/' || !plain.ends_with('/') {
-            plain.push(c);
-        }
+    if scheme == "ssh" && path.starts_with("/~/") && !user.is_empty() {
+        return Ok(format!("ssh://{user}@{host}{path}"));
     }
-    plain.truncate(plain.trim_end_matches('/').len());
-    plain
+    Ok(format!("{scheme}://{host}{path}"))
 }
 
 /// What keeps pushes to a place apart. Servers find `NAME.git` as `NAME`, too, and ssh may be configured with a user.

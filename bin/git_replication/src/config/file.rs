@@ -16,6 +16,8 @@ pub(crate) struct Refused {
 /// One value of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
+    /// All of these: `SECTION.SUBSECTION.KEY` or `SECTION.KEY`.
+    name: String,
     pub(crate) section: String,
     pub(crate) subsection: Option<String>,
     pub(crate) key: String,
@@ -47,21 +49,16 @@ impl File {
         }
         let listed = String::from_utf8_lossy(&listed.stdout);
         let entries = listed.split_terminator('\0').filter_map(|item| {
-            let (name, value) = match item.split_once('\n') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (item, None),
-            };
+            let mut parts = item.splitn(2, '\n');
+            let (name, value) = (parts.next()?, parts.next());
             let (section, rest) = name.split_once('.')?;
-            let (subsection, key) = match rest.rsplit_once('.') {
-                Some((subsection, key)) => (Some(subsection.to_owned()), key),
-                None => (None, rest),
-            };
-            let (section, key) = (section.to_owned(), key.to_owned());
+            let (subsection, key) = rest.rsplit_once('.').unzip();
             Some(Entry {
-                section,
-                subsection,
-                key,
-                value,
+                name: name.to_owned(),
+                section: section.to_owned(),
+                subsection: subsection.map(str::to_owned),
+                key: key.unwrap_or(rest).to_owned(),
+                value: value.map(str::to_owned),
             })
         });
         file.entries = entries.collect();
@@ -75,12 +72,7 @@ impl File {
 
     /// Why a value cannot be used. It is shown without credentials.
     pub(crate) fn refuse_value(&self, entry: &Entry, reason: &str) -> Refused {
-        let (section, key) = (&entry.section, &entry.key);
-        let name = match &entry.subsection {
-            Some(subsection) => format!("{section}.{subsection}.{key}"),
-            None => format!("{section}.{key}"),
-        };
         let value = redact(entry.value.as_deref().unwrap_or_default());
-        self.refuse(format!("{name} is {value:?}: {reason}"))
+        self.refuse(format!("{} is {value:?}: {reason}", entry.name))
     }
 }
