@@ -3,6 +3,7 @@
 use docstore::{Db, InstanceId, ReadOptions};
 use document::json::Json;
 use futures::future::try_join_all;
+use futures::{TryStreamExt as _, stream};
 use jobs::{Add, Class, JobId, JobInfo, Op, Query, Signal, State};
 use store::Transaction;
 
@@ -16,6 +17,8 @@ use replication::params::{Grant, Replication};
 
 /// Jobs per page of a listing.
 const PAGE: usize = 100;
+/// Jobs that are removed at a time.
+const CONCURRENT: usize = 16;
 
 /// A replication that a rule asks for.
 #[derive(Clone, Debug)]
@@ -140,6 +143,50 @@ impl Replications {
         ruled: &Ruled,
     ) -> Result<(), ServiceError> {
         self.drop_job_in(tx, op, &ruled.job()).await.map(drop)
+    }
+
+    /// Removes the jobs of a rule that was deleted, and ends their runs; without an id, those of all rules of a database.
+    /// After an error some were removed and others not.
+    pub async fn unrule(&self, instance: InstanceId, doc_id: &str) -> Result<(), ServiceError> {
+        let query = of_rule(instance, doc_id)?;
+        let (jobs, mut cursor) = (&self.0.jobs, None);
+        loop {
+            let page = jobs.list(&self.0.ty, &query, cursor.as_ref(), PAGE).await?;
+            let mut found = Vec::new();
+            for listed in page.jobs {
+                let data = JobData::decode(&listed.data.unwrap_or_default())?;
+                if doc_id.is_empty() || data.is_of(instance, doc_id) {
+                    found.push(Ok(listed.info.id));
+                }
+            }
+            let drop = |job: JobId| async move {
+                let (op, job) = (jobs.op(), &job);
+                let drop =
+                    |tx: Transaction| async move { self.drop_unruled_in(&tx, &op, job).await };
+                jobs.store().transact("unrule", drop).await
+            };
+            (stream::iter(found).try_for_each_concurrent(CONCURRENT, drop)).await?;
+            cursor = page.cursor;
+            if cursor.is_none() {
+                self.0.kept.outdate();
+                return Ok(());
+            }
+        }
+    }
+
+    async fn drop_unruled_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &JobId,
+    ) -> Result<(), ServiceError> {
+        // A rule of this id may be there again, and have jobs of its own.
+        if let Some((_, data)) = self.job_in(tx, job).await?
+            && !self.rule_holds_in(tx, &data.origin).await?
+        {
+            self.drop_job_in(tx, op, job).await?;
+        }
+        Ok(())
     }
 
     /// Runs the job of a rule now if it failed while its source was missing, which is there again.

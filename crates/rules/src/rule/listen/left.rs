@@ -1,4 +1,4 @@
-//! Jobs of rules that were deleted, or no longer ask for calls: nothing signals them.
+//! Jobs of rules that were deleted, or no longer ask for calls: nothing signals them, and runs in progress are to end.
 
 use std::collections::HashMap;
 
@@ -27,6 +27,10 @@ impl Listeners {
                 return Ok(());
             }
             self.remove_of(&left).await?;
+            for rule in left.keys() {
+                let replications = self.rules.replications();
+                replications.unrule(rule.instance, &rule.doc).await?;
+            }
             let clear = |tx: Transaction| {
                 let left = &left;
                 async move {

@@ -242,6 +242,68 @@ async fn a_rule_that_calls_no_longer_leaves_no_jobs() {
     assert_eq!(ids(&listeners).await, [""; 0]);
 }
 
+/// Their runs end, and those that have failed go, too.
+#[tokio::test]
+async fn rules_that_copied_leave_no_jobs() {
+    let mut fixture = Fixture::new().await;
+    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
+    let replications = fixture.rules.replications().clone();
+    let (jobs, ty) = (replications.jobs(), replications.job_type());
+    let copies = |id: &str| {
+        json!({
+            "_id": id, "type": "remote", "source": format!("{}/${{name}}", fixture.peer.url()),
+            "url": [format!("http://{id}1/${{name}}"), format!("http://{id}2/${{name}}")],
+            "databases": ["a"], "replication_delay_sec": 0, "random_delay_sec": 0,
+        })
+    };
+    let (deleted, kept) = (copies("r"), copies("kept"));
+    fixture.rule(deleted.clone()).await;
+    fixture.rule(kept).await;
+    ask(&fixture, "r").await;
+    let holder = Holder::new("node2").unwrap();
+    let runs = jobs.accept(ty, &holder, 2).await.unwrap().jobs;
+    assert_eq!(runs.len(), 2);
+    let _ = (jobs.finish(&runs[0].job, Finish::dead("db_not_found")))
+        .await
+        .unwrap();
+    ask(&fixture, "kept").await;
+    let mut gone = deleted;
+    gone["_deleted"] = json!(true);
+    fixture.rule(gone).await;
+    let count = async || {
+        let page = jobs.list(ty, &jobs::Query::default(), None, 100).await;
+        page.unwrap().jobs.len()
+    };
+    assert_eq!(count().await, 4);
+    listeners.remove_left().await.unwrap();
+    assert_eq!(count().await, 2);
+    let beat = jobs.update(&runs[1].job, None).await;
+    assert!(matches!(beat, Err(jobs::Error::Halt)), "{beat:?}");
+    fixture.rules.delete_database(&fixture.db).await.unwrap();
+    listeners.remove_left().await.unwrap();
+    assert_eq!(count().await, 0);
+}
+
+/// Creates the jobs of a remote.
+async fn ask(fixture: &Fixture, id: &str) {
+    let set = Arc::clone(&fixture.set.borrow());
+    let rule = RuleId {
+        instance: fixture.db.instance(),
+        doc: id.to_owned(),
+    };
+    let captures = crate::rule::remote::captures("a");
+    let ruled = set.get(&rule).unwrap().replications("a", &captures);
+    let ruled: Vec<_> = ruled.into_iter().map(Result::unwrap).collect();
+    let (replications, ruled) = (fixture.rules.replications(), &ruled);
+    let op = replications.jobs().op();
+    let ask = |tx: Transaction| async move {
+        let ruled: Vec<_> = ruled.iter().collect();
+        replications.rule_in(&tx, &op, &ruled).await
+    };
+    let store = replications.jobs().store();
+    assert_eq!(store.transact("rules", ask).await.unwrap(), 2);
+}
+
 /// Those of all jobs.
 async fn ids(listeners: &Listeners) -> Vec<String> {
     let (query, jobs) = (jobs::Query::default(), listeners.jobs());
