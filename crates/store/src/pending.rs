@@ -10,6 +10,9 @@ use crate::limits::{check_transaction, check_value, mutation_bytes, range_bytes}
 use crate::range::{Page, after};
 use crate::{Error, KeyRange, KeyValue, RangeOptions, Result};
 
+/// Room for the writes of a small transaction.
+const MUTATIONS: usize = 16;
+
 /// A versionstamp: the version of the commit, then its number in a batch.
 pub(crate) type Stamp = [u8; 10];
 
@@ -365,6 +368,9 @@ impl Pending {
             Mutation::Add { key, .. } => mutation_bytes(key.len(), 8),
             Mutation::ClearRange { range } => 2 * range_bytes(range.begin.len(), range.end.len()),
         };
+        if self.mutations.is_empty() {
+            self.mutations.reserve(MUTATIONS);
+        }
         self.mutations.push(mutation);
         self.grow(bytes)
     }

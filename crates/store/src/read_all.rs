@@ -12,7 +12,12 @@ pub async fn read_all<R, T, E>(reads: impl IntoIterator<Item = R>) -> Result<Vec
 where
     R: Future<Output = Result<T, E>>,
 {
-    let reads: Vec<R> = reads.into_iter().collect();
+    let mut reads: Vec<R> = reads.into_iter().collect();
+    if reads.len() == 1
+        && let Some(read) = reads.pop()
+    {
+        return Ok(vec![Box::pin(read).await?]);
+    }
     if reads.len() <= TOGETHER {
         return try_join_all(reads).await;
     }
