@@ -14,7 +14,7 @@ use crate::model::keys::{Kind, Position, edge, stamp_template};
 use crate::model::limits::{Slot, Taken};
 use crate::model::machine::{Change, Context, Event, Reply, Step, step};
 use crate::model::run::Ended;
-use crate::operations::limits::contended::{Contended, Freed};
+use crate::operations::limits::contended::{Contended, Free, Freed};
 use crate::operations::tenants::START_MS;
 use crate::operations::tenants::settle::Sharers;
 use crate::testing::planted::Bug;
@@ -261,7 +261,9 @@ impl Effects<'_> {
         let ended = before
             .iter()
             .filter(|slot| !after.contains(slot) && !is_spent(slot));
-        let ended = ended.map(|slot| (slot.clone(), None)).collect::<Vec<_>>();
+        let ran = old.is_some_and(|old| old.state() == State::Running);
+        let free = if ran { Free::Now } else { Free::AsStored };
+        let ended = ended.map(|slot| (slot.clone(), free)).collect::<Vec<_>>();
         // Later jobs of this claim see it.
         for (slot, free_ms) in &spent {
             let (id, free_ms) = (None, *free_ms);
@@ -270,10 +272,10 @@ impl Effects<'_> {
         }
         let spent = spent
             .into_iter()
-            .map(|(slot, free_ms)| (slot, Some(free_ms)));
-        for (slot, free_ms) in ended.into_iter().chain(spent) {
+            .map(|(slot, free_ms)| (slot, Free::At(free_ms)));
+        for (slot, free) in ended.into_iter().chain(spent) {
             let ty = ty.clone();
-            self.limits.free(Freed { ty, slot, free_ms });
+            self.limits.free(Freed { ty, slot, free });
         }
     }
 

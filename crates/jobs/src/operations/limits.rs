@@ -6,13 +6,14 @@
 //!                                                                SLOT: jobs may wait ([`contended`]), unless known
 //!           of a limit that was lowered, all SLOT        writes  SLOT, cleared: a job that was given one gives it back
 //!           or, if jobs wait, JOB of those with slots    writes  SLOT, cleared: of pending jobs of later classes
-//! end       reads   LIMIT (type), SLOT: may jobs wait    writes  SLOT, cleared
+//! end       reads   SLOT: may jobs wait                  writes  SLOT, cleared
 //!           or PENDING 2 of the type, for several limits
-//!           and, if they may, PENDING 2 of the limit     writes  SLOT: for the first job that waits
+//!           and, if they may, LIMIT (type), PENDING 2    writes  SLOT: for the first job that waits
+//!           of the limit
 //! ```
 //!
 //! So two claims of one slot conflict, and so do a claim that finds no slot and an end that finds no job: one of them
-//! runs again and sees the other. Settings are cached, under a version that each of these reads.
+//! runs again and sees the other. Settings are cached under a version, which whoever relies on them reads.
 
 mod changed;
 mod check;

@@ -4,16 +4,17 @@
 //! may be some. The first job that waits leaves the row, in the transaction in which it finds no slot; the transaction
 //! that frees a slot and finds no waiting job clears it. A transaction that frees slots of several limits first looks
 //! whether any job of the type waits, which is one read.
+//!
+//! The slot of a run for which no job waits is free once its row is gone, whatever the limit is by now: so the end of a
+//! run reads no settings then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::{try_join, try_join_all};
-use store::{RangeOptions, Transaction};
+use store::{RangeOptions, Transaction, read_all};
 
-use crate::model::limits::{Rule, Rules, Slot, Taken};
+use crate::model::limits::{Slot, Taken};
 use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
 use crate::{Error, Job, JobType, Jobs, Op, Result};
@@ -23,8 +24,18 @@ use crate::{Error, Job, JobType, Jobs, Op, Result};
 pub(crate) struct Freed {
     pub(crate) ty: JobType,
     pub(crate) slot: Taken,
-    /// When it is free; `None` as its row says.
-    pub(crate) free_ms: Option<i64>,
+    pub(crate) free: Free,
+}
+
+/// When a slot is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Free {
+    /// Now: a run has ended that had it.
+    Now,
+    /// At this time: a run has begun with it, under a limit that is a rate.
+    At(i64),
+    /// As its row says: a pending job had it.
+    AsStored,
 }
 
 /// A limit of a type.
@@ -33,7 +44,6 @@ type Named = (JobType, Bytes);
 /// What a transaction knows of limits.
 #[derive(Debug, Default)]
 pub(crate) struct Contended {
-    rules: BTreeMap<JobType, Arc<Rules>>,
     /// Types of which no job waits for a limit that is not in `waited`.
     quiet: BTreeSet<JobType>,
     /// Whether jobs may wait.
@@ -56,30 +66,15 @@ impl Contended {
         self.waits.is_empty() && self.freed.is_empty()
     }
 
-    /// The settings of a type's limits.
-    pub(super) fn rules(&self, ty: &JobType) -> Arc<Rules> {
-        self.rules.get(ty).cloned().unwrap_or_default()
-    }
-
     /// Whether jobs may wait for a limit.
     pub(super) fn is_waited(&self, ty: &JobType, limit: &Bytes) -> bool {
         let named = (ty.clone(), limit.clone());
         self.waited.get(&named).copied().unwrap_or_default()
     }
 
-    /// Whether nothing more needs to be read about a limit.
-    fn knows(&self, ty: &JobType, limit: &Bytes) -> bool {
-        let waited = || self.waited.contains_key(&(ty.clone(), limit.clone()));
-        self.rules.contains_key(ty) && (self.quiet.contains(ty) || waited())
-    }
-
     /// Whether a slot is free once its row is gone, and no job waits for it.
-    fn ends_there(&self, Freed { ty, slot, .. }: &Freed) -> bool {
-        let rule = self.rules.get(ty).map(|rules| rules.of(&slot.0));
-        let plain = rule.is_some_and(|Rule { limit, over, .. }| {
-            limit.per_ms.is_none() && over <= limit.max && slot.1 < limit.max
-        });
-        plain && (self.waited.is_empty() || !self.is_waited(ty, &slot.0))
+    fn ends_there(&self, Freed { ty, slot, free }: &Freed) -> bool {
+        *free == Free::Now && !self.is_waited(ty, &slot.0)
     }
 
     /// No job waits for a limit any more.
@@ -100,8 +95,9 @@ impl Jobs {
         while !effects.limits.is_settled() {
             let waits = std::mem::take(&mut effects.limits.waits);
             let freed = std::mem::take(&mut effects.limits.freed);
-            let ends = freed.iter().map(|freed| (&freed.ty, &freed.slot.0));
-            self.read_limits(&mut effects.limits, tx, &waits, ends.collect())
+            let limits = (freed.iter()).map(|freed| (&freed.ty, &freed.slot.0));
+            let limits = limits.chain(waits.iter().map(|(ty, limit)| (ty, limit)));
+            self.read_waited(&mut effects.limits, tx, limits.collect())
                 .await?;
             for named in waits {
                 self.known_limits().wait(&named.0);
@@ -137,62 +133,46 @@ impl Jobs {
         });
         let (freed, mut known) = (freed.collect::<Vec<_>>(), Contended::default());
         if !freed.is_empty() {
-            let waits = BTreeSet::new();
-            Box::pin(self.read_limits(&mut known, tx, &waits, freed)).await?;
+            Box::pin(self.read_waited(&mut known, tx, freed)).await?;
         }
         Ok(known)
     }
 
-    /// Reads what is not known yet.
-    async fn read_limits(
+    /// Reads whether jobs may wait for limits, as far as it is not known yet.
+    async fn read_waited(
         &self,
         known: &mut Contended,
         tx: &Transaction,
-        waits: &BTreeSet<Named>,
-        freed: Vec<(&JobType, &Bytes)>,
+        mut limits: Vec<(&JobType, &Bytes)>,
     ) -> Result<()> {
-        if waits.is_empty() && freed.iter().all(|(ty, limit)| known.knows(ty, limit)) {
-            return Ok(());
-        }
-        if let ([(ty, limit)], true) = (&*freed, waits.is_empty()) {
+        if let [(ty, limit)] = *limits {
             // One run with one limit.
-            let waited = self.may_be_waited_for(tx, ty, limit);
-            let (rules, waited) = try_join(self.limit_rules(tx, ty), waited).await?;
-            known.rules.insert((*ty).clone(), rules);
-            let named = ((*ty).clone(), (*limit).clone());
-            known.waited.insert(named, waited);
+            let named = (ty.clone(), limit.clone());
+            if !known.quiet.contains(ty) && !known.waited.contains_key(&named) {
+                let waited = self.may_be_waited_for(tx, ty, limit).await?;
+                known.waited.insert(named, waited);
+            }
             return Ok(());
         }
-        let types: BTreeSet<&JobType> = freed.iter().map(|(ty, _)| *ty).collect();
-        let new = (types.into_iter()).filter(|ty| !known.rules.contains_key(*ty));
-        let rules = try_join_all(new.map(|ty| async move {
-            Ok::<_, Error>((ty.clone(), self.limit_rules(tx, ty).await?))
-        }));
-        let mut all = freed;
-        all.extend(waits.iter().map(|(ty, limit)| (ty, limit)));
-        all.sort_unstable();
-        all.dedup();
-        let quiet = &mut known.quiet;
-        let waited = &known.waited;
-        let waited = async {
-            let mut limits: Vec<Named> = Vec::new();
-            for of_type in all.chunk_by(|(ty, _), (other, _)| ty == other) {
-                let ty = of_type[0].0;
-                if quiet.contains(ty) || of_type.len() > 1 && self.is_quiet(tx, ty, quiet).await? {
-                    continue;
-                }
-                let named = (of_type.iter()).map(|(_, limit)| (ty.clone(), (*limit).clone()));
-                limits.extend(named.filter(|named| !waited.contains_key(named)));
+        limits.sort_unstable();
+        limits.dedup();
+        let mut unknown: Vec<Named> = Vec::new();
+        for of_type in limits.chunk_by(|(ty, _), (other, _)| ty == other) {
+            let (ty, quiet) = (of_type[0].0, &mut known.quiet);
+            if quiet.contains(ty) || of_type.len() > 1 && self.is_quiet(tx, ty, quiet).await? {
+                continue;
             }
-            try_join_all(limits.into_iter().map(|named| async move {
-                let waited = self.may_be_waited_for(tx, &named.0, &named.1).await?;
-                Ok::<_, Error>((named, waited))
-            }))
-            .await
-        };
-        let (rules, waited) = try_join(rules, waited).await?;
-        known.rules.extend(rules);
-        known.waited.extend(waited);
+            let named = (of_type.iter()).map(|(_, limit)| (ty.clone(), (*limit).clone()));
+            unknown.extend(named.filter(|named| !known.waited.contains_key(named)));
+        }
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let read = unknown.into_iter().map(|named| async move {
+            let waited = self.may_be_waited_for(tx, &named.0, &named.1).await?;
+            Ok::<_, Error>((named, waited))
+        });
+        known.waited.extend(read_all(read).await?);
         Ok(())
     }
 
@@ -235,22 +215,27 @@ impl Jobs {
         Ok(true)
     }
 
-    /// Clears the freed slots that no job waits for, neighbours together. Returns the others: also those whose rows say
-    /// more, or whose limit was higher.
-    fn clear_unwaited(&self, known: &Contended, tx: &Transaction, freed: Vec<Freed>) -> Vec<Freed> {
-        let (mut plain, others): (Vec<Freed>, Vec<Freed>) =
-            freed.into_iter().partition(|freed| known.ends_there(freed));
-        plain.sort_unstable_by(|a, b| (&a.ty, &a.slot).cmp(&(&b.ty, &b.slot)));
-        for of_limit in plain.chunk_by(|a, b| a.ty == b.ty && a.slot.0 == b.slot.0) {
-            let (ty, (limit, first)) = (&of_limit[0].ty, &of_limit[0].slot);
+    /// Clears the slots of ended runs that no job waits for, neighbours together. Returns the others.
+    fn clear_unwaited(
+        &self,
+        known: &Contended,
+        tx: &Transaction,
+        mut freed: Vec<Freed>,
+    ) -> Vec<Freed> {
+        if let [Freed { ty, slot, .. }] = &*freed
+            && known.ends_there(&freed[0])
+        {
+            tx.clear(&self.keys().slot(ty, &slot.0, slot.1));
+            self.offer_freed(tx, ty, &slot.0, std::iter::once(slot.1));
+            return Vec::new();
+        }
+        let ended = freed.extract_if(.., |freed| known.ends_there(freed));
+        let mut ended: Vec<Freed> = ended.collect();
+        ended.sort_unstable_by(|a, b| (&a.ty, &a.slot).cmp(&(&b.ty, &b.slot)));
+        for of_limit in ended.chunk_by(|a, b| a.ty == b.ty && a.slot.0 == b.slot.0) {
+            let (ty, limit) = (&of_limit[0].ty, &of_limit[0].slot.0);
             let numbers = of_limit.iter().map(|freed| freed.slot.1);
-            let several = if of_limit.len() > 1 {
-                runs(numbers.clone().collect())
-            } else {
-                tx.clear(&self.keys().slot(ty, limit, *first));
-                Vec::new()
-            };
-            for run in several {
+            for run in runs(numbers.clone().collect()) {
                 if run.len() >= RUN {
                     tx.clear_range(self.keys().slots(ty, limit, run));
                     continue;
@@ -259,11 +244,22 @@ impl Jobs {
                     tx.clear(&self.keys().slot(ty, limit, slot));
                 }
             }
-            if known.rules(ty).of(limit).limit.max > 1 {
-                self.freed_slots().add(ty, limit, numbers, &tx.call());
-            }
+            self.offer_freed(tx, ty, limit, numbers);
         }
-        others
+        freed
+    }
+
+    /// Later claims of this process look at these slots first.
+    fn offer_freed(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        limit: &Bytes,
+        slots: impl Iterator<Item = u32>,
+    ) {
+        if self.known_limits().has_several(ty, limit) {
+            self.freed_slots().add(ty, limit, slots, &tx.call());
+        }
     }
 }
 

@@ -40,6 +40,12 @@ impl KnownLimits {
         rules
     }
 
+    /// Whether a limit had more than one slot by the settings read last.
+    pub(crate) fn has_several(&self, ty: &JobType, limit: &Bytes) -> bool {
+        let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.get(ty)).is_some_and(|rules| rules.of(limit).limit.max > 1)
+    }
+
     /// Whether jobs of the type have limits.
     pub(crate) fn are_used(&self, ty: &JobType) -> bool {
         let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,14 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use store::{KeyRange, RangeOptions, Transaction, read_all};
 
 use super::changed::STALE_MS;
-use super::contended::{Freed, RUN, runs};
+use super::contended::{Free, Freed, RUN, runs};
 use super::{GRANTS, booked, usable};
 use crate::model::header::{Header, Place};
 use crate::model::keys::Keys;
@@ -206,7 +205,7 @@ impl Jobs {
             known.retain(|slot| *slot < max);
             let read = (runs(known.clone()).into_iter())
                 .map(|slots| async move { self.free_of(tx, ty, limit, slots).await });
-            let of_known = try_join_all(read).await?.concat();
+            let of_known = read_all(read).await?.concat();
             if of_known.len() < known.len() {
                 known.retain(|slot| !of_known.contains(slot));
                 (self.freed_slots()).forget(ty, limit, &known);
@@ -363,17 +362,21 @@ impl Jobs {
         freed: Freed,
         op: &Op,
     ) -> Result<()> {
-        let Freed { ty, slot, free_ms } = freed;
+        let Freed { ty, slot, free } = freed;
         let (ty, limit, key) = (&ty, &slot.0, self.keys().slot(&ty, &slot.0, slot.1));
-        let rule = effects.limits.rules(ty).of(limit);
+        let rule = self.limit_rules(tx, ty).await?.of(limit);
+        let spent_ms = match free {
+            Free::At(free_ms) => Some(free_ms),
+            Free::Now | Free::AsStored => None,
+        };
         let mut until_ms = 0;
         if rule.limit.per_ms.is_some() {
             let row = tx.get(&key).await?.map(Slot::decode).transpose()?;
-            if free_ms.is_some() && row.as_ref().is_some_and(|row| row.id.is_some()) {
+            if spent_ms.is_some() && row.as_ref().is_some_and(|row| row.id.is_some()) {
                 // The claim that has used it has given it to another job.
                 return Ok(());
             }
-            until_ms = free_ms.unwrap_or_else(|| row.map_or(0, |row| row.free_ms));
+            until_ms = spent_ms.unwrap_or_else(|| row.map_or(0, |row| row.free_ms));
         }
         let free_ms = until_ms;
         tx.clear(&key);
