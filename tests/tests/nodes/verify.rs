@@ -219,3 +219,25 @@ async fn a_stopped_comparison_continues() {
         "{error}"
     );
 }
+
+/// The result is known, but the next run with this file would compare nothing.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_state_that_cannot_be_deleted_is_an_error() {
+    use std::os::fd::AsRawFd as _;
+
+    let peer = Peer::start(Options::default()).await.unwrap();
+    let pair = Pair::new(&peer.url(), &peer.url()).await;
+    let path = pair.directory.path().join("state");
+    let state = json!({"source": format!("{}/", pair.source), "target": format!("{}/", pair.target),
+        "reversed": true, "since": null, "documents": 7, "differences": 2});
+    std::fs::write(&path, state.to_string()).unwrap();
+    let open = std::fs::File::open(&path).unwrap();
+    let file = format!("/proc/{}/fd/{}", std::process::id(), open.as_raw_fd());
+    let (code, out, error) = pair.run("verify", &["--state", &file]).await;
+    assert_eq!(out, "2 differences in 7 documents\n");
+    assert!(
+        code == Some(3) && error.contains(&format!("cannot delete {file}")),
+        "{code:?} {error}"
+    );
+}

@@ -1,7 +1,7 @@
 //! `davenport verify`: compares two databases, without writing to them.
 //!
 //! Exit codes, as of `diff`: 0 means that they are the same, 1 that they differ, 2 that nothing was compared, and 3 that
-//! the comparison stopped before its end.
+//! the comparison stopped before its end, or left its state file behind.
 
 mod compare;
 
@@ -82,14 +82,21 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         ));
         return Ok(ExitCode::from(STOPPED));
     }
-    if let Some(file) = &command.state {
-        std::fs::remove_file(file).with_context(|| format!("cannot delete {}", file.display()))?;
-    }
     output::line(&match (command.json, differences) {
         (true, _) => json!({"documents": documents, "differences": differences}).to_string(),
         (_, 0) => format!("No differences in {} documents", shown[0]),
         _ => format!("{} differences in {} documents", shown[1], shown[0]),
     });
+    if let Some(file) = &command.state
+        && let Err(error) = std::fs::remove_file(file)
+        && error.kind() != ErrorKind::NotFound
+    {
+        let file = file.display();
+        output::error(&format!(
+            "davenport: cannot delete {file}: {error}; the next run with it would compare nothing"
+        ));
+        return Ok(ExitCode::from(STOPPED));
+    }
     Ok(ExitCode::from(if differences > 0 { DIFFERENT } else { 0 }))
 }
 
