@@ -20,7 +20,7 @@ mod webhook;
 pub use databases::{Databases, Event};
 pub use document::{Rule, Task};
 pub use fields::Invalid;
-pub use listen::{Answer, JOB_TYPE, Listeners, Listening, Only, Progress, Rewind, Sender};
+pub use listen::{Answer, JOB_TYPE, Listeners, Listening, Only, Progress, Rewind, Seen, Sender};
 pub use pattern::{BadPattern, Captures, Pattern};
 pub use remote::{Names as DatabaseNames, Remote};
 pub use remotes::Watched;

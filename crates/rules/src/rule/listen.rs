@@ -104,6 +104,14 @@ struct Place {
     unknown_ms: Option<i64>,
 }
 
+/// What is known of a database that has been looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    pub seq: &'a Seq,
+    /// How long a feed may still be about to report that the database is new; 0 if nothing is.
+    pub news_ms: i64,
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
 fn is_zero(ms: &i64) -> bool {
     *ms == 0
@@ -145,28 +153,29 @@ impl Listeners {
     /// The signals to send, in the transaction that moves on in the source's feed, because of an event about a database,
     /// each with its rule. A rule that is only about new databases has a job created by the event that there is one.
     ///
-    /// A rule that begins now begins behind `seen`, the database's sequence when it was last looked at. If it has never
-    /// been looked at, the rule begins with the newest change, because earlier ones may be old; a caller who knows that they
-    /// are not begins it from the start.
+    /// A rule that begins now begins behind the sequence that the database had when it was last looked at, once a feed has
+    /// had time to report that the database is new. If it has never been looked at, the rule begins with the newest change,
+    /// because earlier ones may be old; a caller who knows that they are not begins it from the start.
     pub fn signals(
         set: &Set,
         source: &Source,
         db: &str,
         event: Event,
         now_ms: i64,
-        seen: Option<&Seq>,
+        seen: Option<Seen<'_>>,
     ) -> Vec<(Arc<Compiled>, Signal)> {
         let signal = |(rule, _): (Arc<Compiled>, _)| {
             let Task::Call(webhook) = &rule.rule.task else {
                 return None;
             };
-            let seen = seen.filter(|seq| !seq.is_null());
+            let seen = seen.filter(|seen| !seen.seq.is_null());
             let since = match (&webhook.since, event) {
                 (Since::Seq(seq), _) => Some(seq.clone()),
                 (Since::Now, Event::Created) => Some("0".to_owned()),
-                (Since::Now, _) => seen.map(Seq::to_query),
+                (Since::Now, _) => seen.map(|seen| seen.seq.to_query()),
             };
-            let is_of_look = matches!(webhook.since, Since::Now) && seen.is_some();
+            let seen = seen.filter(|_| matches!(webhook.since, Since::Now));
+            let news_ms = seen.map_or(0, |seen| seen.news_ms);
             let place = Place {
                 instance: rule.id.instance.to_string(),
                 rule: rule.id.doc.clone(),
@@ -179,12 +188,13 @@ impl Listeners {
                 began_ms: 0,
                 rests_ms: 0,
                 last_call: None,
-                maybe_new_ms: is_of_look.then_some(now_ms),
+                maybe_new_ms: (news_ms > 0).then(|| now_ms.saturating_add(news_ms)),
                 missing_ms: None,
                 unknown_ms: None,
             };
             let data = jobs::encode(&place).expect("a place is JSON");
-            let due_ms = now_ms.saturating_add(millis(webhook.pace.delay_sec));
+            let delay_ms = millis(webhook.pace.delay_sec).saturating_add(news_ms);
+            let due_ms = now_ms.saturating_add(delay_ms);
             let id = rule.job(&[source.name(), db]);
             let add = Add::new(id, data).due_ms(due_ms);
             let create = match event {

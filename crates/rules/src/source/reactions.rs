@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use couch::Seq;
 use futures::future::{try_join, try_join_all};
 use jobs::{Op, Signal};
 use scheduler::{Replications, Ruled, ServiceError};
@@ -14,7 +13,7 @@ use tokio::sync::watch;
 use super::heard::Heard;
 use super::options::Source;
 use crate::keys;
-use crate::rule::{Compiled, Event, Listeners, Set};
+use crate::rule::{Compiled, Event, Listeners, Seen, Set};
 
 /// Replications of rules that are remembered as known, before they are looked up again.
 const KNOWN_MAX: usize = 1_000_000;
@@ -182,13 +181,13 @@ impl<'a> Reactions<'a> {
         reactions
     }
 
-    /// What the rules ask for because of an event; `seen` is the sequence of the database, if it is known.
+    /// What the rules ask for because of an event, and what is known of the database.
     pub(super) fn for_one(
         &self,
         set: &Set,
         database: &str,
         event: Event,
-        seen: Option<&Seq>,
+        seen: Option<Seen<'_>>,
         now_ms: i64,
     ) -> Vec<Reaction> {
         let mut reactions = Vec::new();

@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::follower::FEED_DELAY;
-use super::options::{Source, SourceOptions};
+use super::options::{FeedKind, Source, SourceOptions};
 use super::reactions::{Reaction, Reactions, RuleBook};
 use super::sweep::{NAMES_MAX, Stopped};
 use crate::keys;
-use crate::rule::{Compiled, Event, Set};
+use crate::rule::{Compiled, Event, Seen, Set};
 
 /// Names per request.
 const PAGE: usize = 1000;
@@ -220,11 +220,14 @@ async fn seed_some(
         }
     } else {
         // The feed may be about to report that a database is new: its jobs wait for that.
-        let delay_ms = i64::try_from(FEED_DELAY.as_millis()).unwrap_or_default();
-        let late_ms = now_ms.saturating_add(delay_ms);
+        let news_ms = match reactions.source.options().feed {
+            FeedKind::DbsInfo => 0,
+            _ => i64::try_from(FEED_DELAY.as_millis()).unwrap_or_default(),
+        };
         for ListedDatabase { name, update_seq } in connection.dbs_info(names).await? {
-            if let Some(seq) = update_seq {
-                found.extend(reactions.for_one(set, &name, Event::Updated, Some(&seq), late_ms));
+            if let Some(seq) = &update_seq {
+                let seen = Some(Seen { seq, news_ms });
+                found.extend(reactions.for_one(set, &name, Event::Updated, seen, now_ms));
             }
         }
     }
@@ -341,7 +344,11 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
             if !before.is_null() {
                 reactions.heard.changed(&name);
             }
-            let for_one = &reactions.for_one(&set, &name, Event::Updated, Some(before), now_ms);
+            let seen = Some(Seen {
+                seq: before,
+                news_ms: 0,
+            });
+            let for_one = &reactions.for_one(&set, &name, Event::Updated, seen, now_ms);
             let op = book.replications.jobs().op();
             let seq = &seq;
             (book.replications.jobs().store())
@@ -359,13 +366,13 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
     }
 }
 
-type Seen = (Vec<u8>, String, Seq);
+type Row = (Vec<u8>, String, Seq);
 
 async fn rows_after(
     book: &RuleBook,
     server: &str,
     after: Option<&[u8]>,
-) -> Result<Vec<Seen>, ServiceError> {
+) -> Result<Vec<Row>, ServiceError> {
     (book.replications.jobs().store())
         .transact("list_databases", |tx| async move {
             let mut range = keys::all_seen(server);

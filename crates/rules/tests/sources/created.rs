@@ -1,5 +1,6 @@
 //! Which databases are new to a rule.
 
+use jobs::{JobType, Query};
 use peer::{Fault, Faults, FeedFaults, On};
 use rules::source::SourceOptions;
 use serde_json::{Value, json};
@@ -140,6 +141,41 @@ async fn a_database_created_during_the_first_look_is_new() {
     called(&mut world, &["x/a/new"]).await;
 }
 
+/// How much later a rule that begins now looks at an old database than one that begins with the first change.
+async fn wait_ms(options: SourceOptions) -> i64 {
+    let world = World::new().await;
+    world.change("old");
+    for since in ["0", "now"] {
+        let mut rule = calls(since, &json!({"database": "^a$"}));
+        (rule["since"], rule["delay_sec"]) = (json!(since), json!(60));
+        world.rule(since, Some(&rule)).await;
+    }
+    let _node = world.node(options).await;
+    world.until_seeded(2).await;
+    let (jobs, ty) = (world.replications.jobs(), JobType::new("listen").unwrap());
+    let query = Query {
+        data: true,
+        ..Query::default()
+    };
+    let listed = jobs.list(&ty, &query, None, 10).await.unwrap().jobs;
+    let due_ms = |since: &str| {
+        let is_of_rule = |data: &[u8]| {
+            let place: Value = serde_json::from_slice(data).unwrap();
+            place["rule"] == since
+        };
+        let mut listed = listed.iter();
+        let job = listed.find(|job| is_of_rule(job.data.as_ref().unwrap()));
+        job.unwrap().info.due_ms
+    };
+    due_ms("now") - due_ms("0")
+}
+
+#[tokio::test]
+async fn only_rules_that_begin_now_wait_for_the_feed() {
+    assert_eq!(wait_ms(without_sweeps()).await, 5_000);
+    assert_eq!(wait_ms(without_feed()).await, 0);
+}
+
 /// It was there before.
 #[tokio::test]
 async fn a_database_that_is_excluded_no_longer_is_not_new() {
@@ -155,7 +191,7 @@ async fn a_database_that_is_excluded_no_longer_is_not_new() {
     put(&world, "b", "one");
     called(&mut world, &["x/b/one"]).await;
     node.stop().await;
-    let ty = &jobs::JobType::new("listen").unwrap();
+    let ty = &JobType::new("listen").unwrap();
     let _node = world.node(exclude(&["^other$"])).await;
     let finished = async || {
         let counts = world.replications.jobs().counts(ty).await.unwrap();

@@ -177,6 +177,7 @@ impl Fixture {
         let ty = JobType::new(JOB_TYPE).unwrap();
         let now_ms = jobs.clock().now_ms();
         let set = Arc::clone(&self.set.borrow());
+        let seen = seen.map(|seq| Seen { seq, news_ms: 0 });
         let signals = Listeners::signals(&set, &self.source, "a", event, now_ms, seen);
         let signals = signals.into_iter();
         let signals: Vec<_> = signals
