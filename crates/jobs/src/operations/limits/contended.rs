@@ -145,15 +145,6 @@ impl Jobs {
         tx: &Transaction,
         mut limits: Vec<(&JobType, &Bytes)>,
     ) -> Result<()> {
-        if let [(ty, limit)] = *limits {
-            // One run with one limit.
-            let named = (ty.clone(), limit.clone());
-            if !known.quiet.contains(ty) && !known.waited.contains_key(&named) {
-                let waited = self.may_be_waited_for(tx, ty, limit).await?;
-                known.waited.insert(named, waited);
-            }
-            return Ok(());
-        }
         limits.sort_unstable();
         limits.dedup();
         let mut unknown: Vec<Named> = Vec::new();
@@ -222,44 +213,30 @@ impl Jobs {
         tx: &Transaction,
         mut freed: Vec<Freed>,
     ) -> Vec<Freed> {
-        if let [Freed { ty, slot, .. }] = &*freed
-            && known.ends_there(&freed[0])
-        {
-            tx.clear(&self.keys().slot(ty, &slot.0, slot.1));
-            self.offer_freed(tx, ty, &slot.0, std::iter::once(slot.1));
-            return Vec::new();
-        }
         let ended = freed.extract_if(.., |freed| known.ends_there(freed));
         let mut ended: Vec<Freed> = ended.collect();
         ended.sort_unstable_by(|a, b| (&a.ty, &a.slot).cmp(&(&b.ty, &b.slot)));
         for of_limit in ended.chunk_by(|a, b| a.ty == b.ty && a.slot.0 == b.slot.0) {
             let (ty, limit) = (&of_limit[0].ty, &of_limit[0].slot.0);
             let numbers = of_limit.iter().map(|freed| freed.slot.1);
-            for run in runs(numbers.clone().collect()) {
-                if run.len() >= RUN {
-                    tx.clear_range(self.keys().slots(ty, limit, run));
-                    continue;
-                }
-                for slot in run {
-                    tx.clear(&self.keys().slot(ty, limit, slot));
+            if let [one] = of_limit {
+                tx.clear(&self.keys().slot(ty, limit, one.slot.1));
+            } else {
+                for run in runs(numbers.clone().collect()) {
+                    if run.len() >= RUN {
+                        tx.clear_range(self.keys().slots(ty, limit, run));
+                        continue;
+                    }
+                    for slot in run {
+                        tx.clear(&self.keys().slot(ty, limit, slot));
+                    }
                 }
             }
-            self.offer_freed(tx, ty, limit, numbers);
+            if self.known_limits().has_several(ty, limit) {
+                self.freed_slots().add(ty, limit, numbers, &tx.call());
+            }
         }
         freed
-    }
-
-    /// Later claims of this process look at these slots first.
-    fn offer_freed(
-        &self,
-        tx: &Transaction,
-        ty: &JobType,
-        limit: &Bytes,
-        slots: impl Iterator<Item = u32>,
-    ) {
-        if self.known_limits().has_several(ty, limit) {
-            self.freed_slots().add(ty, limit, slots, &tx.call());
-        }
     }
 }
 
