@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobs::{Query, State};
+use jobs::{JobInfo, Query, State};
 use peer::{Fault, Faults, On};
 use rules::rule::{Compiled, Rules};
 use scheduler::{Action, Chosen, RemoteState, RowState, ServiceError, TableQuery};
@@ -59,12 +59,12 @@ async fn running(world: &World) -> Vec<String> {
     page.jobs.into_iter().map(target).collect()
 }
 
-/// How often the only job has run.
-async fn attempts(world: &World) -> u32 {
+/// The only job.
+async fn job(world: &World) -> JobInfo {
     let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
-    let page = jobs.list(ty, &Query::default(), None, 2).await.unwrap();
+    let mut page = jobs.list(ty, &Query::default(), None, 2).await.unwrap();
     assert_eq!(page.jobs.len(), 1);
-    page.jobs[0].info.attempts
+    page.jobs.remove(0).info
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn many_changes_are_few_runs() {
     world
         .until(async || counts(&world, "eu").await["asleep"] == 1)
         .await;
-    let before = attempts(&world).await;
+    let before = job(&world).await.attempts;
     let began = tokio::time::Instant::now();
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     for nth in 0..250 {
@@ -236,7 +236,7 @@ async fn many_changes_are_few_runs() {
         .until(async || counts(&world, "eu").await["asleep"] == 1)
         .await;
     let lasted = began.elapsed().as_secs_f64();
-    let made = attempts(&world).await - before;
+    let made = job(&world).await.attempts - before;
     let most = lasted / DELAY_SEC + 2.0;
     assert!(
         made >= 2 && f64::from(made) <= most,
@@ -336,4 +336,49 @@ async fn a_start_during_the_first_copy_makes_another_run() {
         .expect("the run that was asked for begins")
         .unwrap();
     assert_eq!((ended.completed, ended.failed), (1, 0));
+}
+
+/// A start during a run that fails shortens its back-off only if it says so.
+#[tokio::test]
+async fn a_start_during_a_run_that_fails_keeps_the_back_off() {
+    for now in [false, true] {
+        let world = World::new().await;
+        create(&world, &["app"]);
+        let (slow, refused) = (
+            Fault::Latency { ms: 1_000 },
+            Fault::Status {
+                status: 403,
+                retry_after: None,
+            },
+        );
+        world.peer.set_faults(Faults::script([
+            (On::any("/to_app/_bulk_docs").first(1), slow),
+            (On::put("/to_app/_security"), refused),
+        ]));
+        world
+            .peer
+            .set_security("app", &json!({"admins": {"names": ["ann"], "roles": []}}))
+            .unwrap();
+        let _node = world.node(quick()).await;
+        let body = json!({
+            "url": format!("{}/to_${{name}}", world.peer.url()), "databases": ["app"], "copy_security": true,
+            "retry": {"delay_sec": 3_600},
+        });
+        world.rule("eu", Some(&remote(&world, &body))).await;
+        world.until(async || world.peer.injected().len() == 1).await;
+        let remote = found(&world, "eu").await;
+        let started = (world.replications).start_remote(remote.remote_id(), |_| true, now);
+        assert_eq!(Box::pin(started).await.unwrap().len(), 1);
+        assert_eq!(job(&world).await.state, State::Running);
+        let runs = if now { 2 } else { 1 };
+        let has_failed = async || {
+            let job = job(&world).await;
+            job.state == State::Pending && job.attempts >= runs
+        };
+        world.until(has_failed).await;
+        let job = job(&world).await;
+        let now_ms = world.replications.jobs().clock().now_ms();
+        assert_eq!(job.attempts, runs);
+        assert!(job.due_ms > now_ms + 3_000_000, "{job:?}");
+    }
 }

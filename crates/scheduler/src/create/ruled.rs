@@ -263,8 +263,7 @@ impl Replications {
             return Ok(false);
         }
         if info.state == State::Running {
-            let add = Add::new(job.clone(), "").due_ms(op.now_ms);
-            let signal = Signal { add, create: false };
+            let signal = Signal::new(job.clone()).due_ms(0);
             (self.0.jobs)
                 .signal_many_in(tx, op, &self.0.ty, &[signal])
                 .await?;

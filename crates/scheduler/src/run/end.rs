@@ -200,10 +200,7 @@ impl Work<'_> {
         if self.accepted.stalls > 0 {
             tx.clear(&keys::suspect(&job.id));
         }
-        if plan.outcome == Outcome::Asleep && is_bulk {
-            let due_ms = [plan.finish.again_ms, signal_ms];
-            (replications.end_bulk_in(tx, op, &job.id, &plan.data, due_ms)).await?;
-        }
+        (self.reschedule_in(tx, op, &plan, is_bulk, signal_ms)).await?;
         if let Some(last) = last {
             self.save_progress_in(tx, op, last);
         }
@@ -229,6 +226,36 @@ impl Work<'_> {
             writeback::write_in(replications, tx, op, &plan.data.origin, patch).await?;
         }
         Ok(plan.outcome)
+    }
+
+    /// Changes when, and in which class, a job runs again that was put back.
+    async fn reschedule_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        plan: &Plan,
+        is_bulk: bool,
+        signal_ms: Option<i64>,
+    ) -> Result<(), ServiceError> {
+        let (replications, job) = (&self.runner.replications, &self.accepted.job.id);
+        match (plan.outcome, plan.finish.again_ms) {
+            (Outcome::Asleep, due_ms) if is_bulk => {
+                let due_ms = [due_ms, signal_ms];
+                (replications.end_bulk_in(tx, op, job, &plan.data, due_ms)).await
+            }
+            // Only signals for a run at once shorten a back-off. The queue cannot know of it: jobs that fail as it counts
+            // failures are suspects.
+            (Outcome::Crashed, Some(due_ms))
+                if signal_ms.is_some_and(|signal_ms| (1..due_ms).contains(&signal_ms)) =>
+            {
+                let bits = op.bits.wrapping_add(1);
+                let (jobs, ty, op) = (&replications.0.jobs, &replications.0.ty, Op { bits, ..*op });
+                jobs.resubmit_in(tx, &op, ty, job, Some(due_ms), None)
+                    .await?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Lets the next job run that has the same replication id.
