@@ -277,6 +277,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("/_jobs/mail", r#"{"id":"_a","data":1}"#, "`id` must not"),
     (
         "/_jobs/mail",
+        r#"{"id":"..","data":1}"#,
+        "`id` must not be `.` or `..`, which clients leave out of URLs; give another one",
+    ),
+    (
+        "/_jobs/mail",
         r#"{"data":1,"due":"tomorrow"}"#,
         "`due` must be a time",
     ),

@@ -332,6 +332,11 @@ async fn wrong_schedules_are_refused() {
             r#"{"type":"mail","job":{"data":1,"id":"_a"},"every_sec":5}"#,
             "`id`",
         ),
+        (
+            "a",
+            r#"{"type":"mail","job":{"data":1,"id":"."},"every_sec":5}"#,
+            "`id`",
+        ),
     ] {
         let told = queue
             .put_schedule(name, &schedule(text))

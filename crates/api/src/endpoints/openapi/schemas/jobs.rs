@@ -54,11 +54,13 @@ pub(super) fn body(path: &str, method: &str) -> Value {
 }
 
 pub(super) const TYPE: &str = "^[a-z][a-z0-9_-]{0,59}$";
+/// Neither `.` nor `..`, and no `_` at the start.
+const ID: &str = r"^([^_.]|\.[^.]|\.\.[\s\S])";
 
 pub(super) fn job() -> Value {
     let text = || json!({"type": "string", "minLength": 1, "maxLength": 256});
     let fields = json!({
-        "id": {"type": "string", "pattern": "^[^_]", "maxLength": 256}, "data": raw(), "delay_sec": seconds(),
+        "id": {"type": "string", "pattern": ID, "maxLength": 256}, "data": raw(), "delay_sec": seconds(),
         "due": {"type": "string", "format": "date-time"}, "class": {"enum": ["urgent", "normal", "bulk"]},
         "tenant": text(), "key": text(), "on_exists": {"enum": ["replace", "keep", "earliest"]},
     });
