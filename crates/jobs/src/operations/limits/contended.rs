@@ -72,6 +72,12 @@ impl Contended {
         self.waited.get(&named).copied().unwrap_or_default()
     }
 
+    /// Whether it is known if jobs may wait for a limit.
+    fn knows(&self, ty: &JobType, limit: &Bytes) -> bool {
+        let named = || (ty.clone(), limit.clone());
+        self.quiet.contains(ty) || self.waited.contains_key(&named())
+    }
+
     /// Whether a slot is free once its row is gone, and no job waits for it.
     fn ends_there(&self, Freed { ty, slot, free }: &Freed) -> bool {
         *free == Free::Now && !self.is_waited(ty, &slot.0)
@@ -145,16 +151,16 @@ impl Jobs {
         tx: &Transaction,
         mut limits: Vec<(&JobType, &Bytes)>,
     ) -> Result<()> {
+        limits.retain(|(ty, limit)| !known.knows(ty, limit));
         limits.sort_unstable();
         limits.dedup();
         let mut unknown: Vec<Named> = Vec::new();
         for of_type in limits.chunk_by(|(ty, _), (other, _)| ty == other) {
-            let (ty, quiet) = (of_type[0].0, &mut known.quiet);
-            if quiet.contains(ty) || of_type.len() > 1 && self.is_quiet(tx, ty, quiet).await? {
+            let ty = of_type[0].0;
+            if of_type.len() > 1 && self.is_quiet(tx, ty, &mut known.quiet).await? {
                 continue;
             }
-            let named = (of_type.iter()).map(|(_, limit)| (ty.clone(), (*limit).clone()));
-            unknown.extend(named.filter(|named| !known.waited.contains_key(named)));
+            unknown.extend((of_type.iter()).map(|(_, limit)| (ty.clone(), (*limit).clone())));
         }
         if unknown.is_empty() {
             return Ok(());
@@ -215,7 +221,9 @@ impl Jobs {
     ) -> Vec<Freed> {
         let ended = freed.extract_if(.., |freed| known.ends_there(freed));
         let mut ended: Vec<Freed> = ended.collect();
-        ended.sort_unstable_by(|a, b| (&a.ty, &a.slot).cmp(&(&b.ty, &b.slot)));
+        ended.sort_unstable_by(|a, b| {
+            (&a.slot.0, &a.ty, a.slot.1).cmp(&(&b.slot.0, &b.ty, b.slot.1))
+        });
         for of_limit in ended.chunk_by(|a, b| a.ty == b.ty && a.slot.0 == b.slot.0) {
             let (ty, limit) = (&of_limit[0].ty, &of_limit[0].slot.0);
             let numbers = of_limit.iter().map(|freed| freed.slot.1);
