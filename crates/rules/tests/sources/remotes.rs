@@ -338,6 +338,38 @@ async fn a_start_during_the_first_copy_makes_another_run() {
     assert_eq!((ended.completed, ended.failed), (1, 0));
 }
 
+/// Nothing is left of a target that a remote does not name any more, even of one that has failed for good.
+#[tokio::test]
+async fn an_edited_remote_leaves_no_jobs() {
+    let world = World::new().await;
+    create(&world, &["app", "kept_app"]);
+    let _node = world.node(quick()).await;
+    let url = |to: &str| format!("{}/{to}_${{name}}", world.peer.url());
+    let body = |urls: &[String]| {
+        let more = json!({
+            "url": urls, "databases": ["app"], "create_missing": false, "retry": {"delay_sec": 1, "limit": 1},
+        });
+        remote(&world, &more)
+    };
+    world
+        .rule("eu", Some(&body(&[url("kept"), url("gone")])))
+        .await;
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let count = async |state| {
+        let query = Query {
+            state,
+            ..Query::default()
+        };
+        jobs.list(ty, &query, None, 10).await.unwrap().jobs.len()
+    };
+    world
+        .until(async || count(Some(State::Dead)).await == 1)
+        .await;
+    world.rule("eu", Some(&body(&[url("kept")]))).await;
+    world.until(async || count(None).await == 1).await;
+    assert_eq!(count(Some(State::Dead)).await, 0);
+}
+
 /// A start during a run that fails shortens its back-off only if it says so.
 #[tokio::test]
 async fn a_start_during_a_run_that_fails_keeps_the_back_off() {

@@ -145,8 +145,8 @@ impl Replications {
         self.drop_job_in(tx, op, &ruled.job()).await.map(drop)
     }
 
-    /// Removes the jobs of a rule that was deleted, and ends their runs; without an id, those of all rules of a database.
-    /// After an error some were removed and others not.
+    /// Removes the jobs that a rule does not ask for any more, because it was edited or deleted, and ends their runs;
+    /// without an id, those of all rules of a database. After an error some were removed and others not.
     pub async fn unrule(&self, instance: InstanceId, doc_id: &str) -> Result<(), ServiceError> {
         let query = of_rule(instance, doc_id)?;
         let (jobs, mut cursor) = (&self.0.jobs, None);
