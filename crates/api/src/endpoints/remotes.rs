@@ -185,9 +185,9 @@ async fn start(call: &mut Call) -> Result<Reply, Error> {
     let until = Instant::now() + request.timeout;
     let mut asked = Vec::new();
     let mut rows = Vec::new();
-    for (name, rule) in remotes(call, &request).await? {
+    for (name, mut rule) in remotes(call, &request).await? {
         if request.wait {
-            until_looked_up(call, &rule, until).await?;
+            rule = until_looked_up(call, &name, rule, until).await?;
         }
         let admits = |one: Candidate<'_>| {
             (request.databases.as_ref()).is_none_or(|names| names.matches(one.database))
@@ -237,17 +237,23 @@ async fn remotes(call: &Call, request: &Request) -> Result<Vec<(String, Compiled
     Ok(found)
 }
 
-/// Waits until a remote that was just written has its replications, if its source is followed.
-async fn until_looked_up(call: &Call, rule: &Compiled, until: Instant) -> Result<(), Error> {
+/// Waits until a remote that was just written has its replications, if its source is followed. Returns it as it is then.
+async fn until_looked_up(
+    call: &Call,
+    name: &str,
+    mut rule: Compiled,
+    until: Instant,
+) -> Result<Compiled, Error> {
     loop {
-        let watched = call.shared.rules.watched(rule).await?;
+        let watched = call.shared.rules.watched(&rule).await?;
         if watched.looked_up || !watched.followed || Instant::now() >= until {
-            return Ok(());
+            return Ok(rule);
         }
         tokio::select! {
             () = sleep(LOOK_PAUSE) => {}
             () = call.shared.stop.cancelled() => return Err(ServiceError::Stopped.into()),
         }
+        rule = find(call, name).await?;
     }
 }
 
