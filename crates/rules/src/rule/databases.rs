@@ -125,12 +125,15 @@ impl Databases {
         self.server.as_ref()
     }
 
+    /// Whether they may be below this address.
+    pub(super) fn may_be_below(&self, server: &Url) -> bool {
+        self.server.as_ref().is_none_or(|own| own == server)
+    }
+
     /// What the groups contain if the rule is about a database of this name, below this address.
     pub fn captures_of(&self, server: &Url, name: &str) -> Option<Captures> {
-        if self.server.as_ref().is_some_and(|own| own != server) {
-            return None;
-        }
-        self.captures_by_name(name)
+        let below = self.may_be_below(server);
+        below.then(|| self.captures_by_name(name)).flatten()
     }
 
     /// The same wherever the database is.

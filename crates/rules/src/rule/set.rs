@@ -90,6 +90,16 @@ impl Compiled {
     pub fn remote_name(&self) -> String {
         remote_name(&self.db, &self.id.doc)
     }
+
+    /// Whether it may be about databases of a source.
+    pub(crate) fn is_about(&self, source: &Source) -> bool {
+        let server = server_of(source);
+        server.is_some_and(|server| self.rule.databases.may_be_below(&server))
+    }
+}
+
+fn server_of(source: &Source) -> Option<Url> {
+    Url::parse(source.server().url_text()).map(address).ok()
 }
 
 /// The active rules. Rules about one name, or names that start alike, are found without testing the others.
@@ -147,8 +157,7 @@ impl Set {
     /// The rules about a database of a source, ordered by id, each with what its named groups matched. None is about one
     /// that the source excludes.
     pub fn matching(&self, source: &Source, name: &str) -> Vec<(Arc<Compiled>, Captures)> {
-        let server = Url::parse(source.server().url_text()).map(address);
-        let Some(server) = server.ok().filter(|_| source.follows(name)) else {
+        let Some(server) = server_of(source).filter(|_| source.follows(name)) else {
             return Vec::new();
         };
         let encoded = encode(name);

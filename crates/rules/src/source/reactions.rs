@@ -264,12 +264,14 @@ impl RuleBook {
         let (mut ruled, mut back) = (Vec::new(), Vec::new());
         let (mut signals, mut created) = (Vec::new(), Vec::new());
         let facts = Facts::read(tx, source, reactions).await?;
+        let mut kept = Vec::new();
         for reaction in reactions {
             match reaction {
                 Reaction::Replicate {
+                    asked,
                     if_new: Some((rule, database)),
                     ..
-                } if !facts.is_new(rule, database) => {}
+                } if !facts.is_new(rule, database) => kept.push(&**asked),
                 Reaction::Replicate { asked, is_back, .. } => {
                     ruled.push(&**asked);
                     back.extend(is_back.then_some(&**asked));
@@ -282,6 +284,16 @@ impl RuleBook {
                 }
             }
         }
+        // What was new to an earlier revision of a rule, its next ones keep.
+        let has_job = kept
+            .iter()
+            .map(|ruled| self.replications.has_job_in(tx, ruled));
+        let has_job = try_join_all(has_job).await?;
+        ruled.extend(
+            kept.into_iter()
+                .zip(has_job)
+                .filter_map(|(ruled, has)| has.then_some(ruled)),
+        );
         self.replications.rule_in(tx, op, &ruled).await?;
         for ruled in back {
             // Rare, and large.

@@ -17,7 +17,7 @@ use super::options::{FeedKind, Source, SourceOptions};
 use super::reactions::{Reaction, Reactions, RuleBook};
 use super::sweep::{NAMES_MAX, Stopped};
 use crate::keys;
-use crate::rule::{Compiled, Event, RuleId, Seen, Set};
+use crate::rule::{Compiled, Event, Seen, Set};
 
 /// Names per request.
 const PAGE: usize = 1000;
@@ -102,7 +102,7 @@ async fn wait(
 async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Result<(), Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let set = book.current().await?;
-    let (mut rules, edited) = unseeded(book, source, &set).await?;
+    let mut rules = unseeded(book, source, &set).await?;
     if all {
         // To a rule that was written since then, all databases would be new.
         let new: HashSet<_> = rules.iter().map(|rule| rule.id.clone()).collect();
@@ -153,9 +153,10 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
     if all {
         reactions.end_look();
     } else {
-        for rule in edited {
-            // What it asked for before, and does not any more.
-            (book.replications.unrule(rule.instance, &rule.doc)).await?;
+        // Jobs of earlier revisions that these do not ask for.
+        let edited = |rule: &&Arc<Compiled>| !rule.rev.starts_with("1-") && rule.is_about(source);
+        for rule in rules.iter().filter(edited) {
+            (book.replications.unrule(rule.id.instance, &rule.id.doc)).await?;
         }
         mark(book, source, &rules).await?;
     }
@@ -265,14 +266,14 @@ async fn seen(
         .await
 }
 
-/// The rules whose databases have not been looked for in this revision, and which of them were looked for in another.
+/// The rules whose databases have not been looked for in this revision.
 async fn unseeded(
     book: &RuleBook,
     source: &Source,
     set: &Set,
-) -> Result<(Vec<Arc<Compiled>>, Vec<RuleId>), ServiceError> {
+) -> Result<Vec<Arc<Compiled>>, ServiceError> {
     let server = source.server().url_text();
-    let (mut new, mut edited) = (Vec::new(), Vec::new());
+    let mut new = Vec::new();
     let rules: Vec<_> = set.iter().cloned().collect();
     for rules in rules.chunks(PAGE) {
         let known = (book.replications.jobs().store()).transact("look_at_rules", |tx| async move {
@@ -280,19 +281,15 @@ async fn unseeded(
             let known = rules.iter().map(|rule| async move {
                 let row = snapshot.get(&keys::seeded(server, &rule.id)).await?;
                 let value = keys::seeded_value(rule, source);
-                let is_known = row.as_ref().is_some_and(|row| *row == value);
-                Ok::<_, ServiceError>((is_known, row.is_some()))
+                Ok::<_, ServiceError>(row.is_some_and(|row| row == value))
             });
             try_join_all(known).await
         });
-        for (rule, (is_known, was_seeded)) in rules.iter().zip(known.await?) {
-            if !is_known {
-                new.push(Arc::clone(rule));
-                edited.extend(was_seeded.then(|| rule.id.clone()));
-            }
-        }
+        let known = known.await?;
+        let unknown = rules.iter().zip(known).filter(|(_, known)| !known);
+        new.extend(unknown.map(|(rule, _)| Arc::clone(rule)));
     }
-    Ok((new, edited))
+    Ok(new)
 }
 
 async fn mark(

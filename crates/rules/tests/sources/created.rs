@@ -100,6 +100,39 @@ async fn a_new_database_is_one_although_the_event_was_lost() {
     called(&mut world, &expected).await;
 }
 
+/// They go on being copied after the rule was edited, and no older ones are.
+#[tokio::test]
+async fn an_edited_rule_keeps_the_databases_that_were_new_to_it() {
+    let world = World::new().await;
+    world.change("old");
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    let mut copies = json!({
+        "type": "replicator", "create_target": true,
+        "match": {"database": "^(?<name>a|c)$", "events": ["created"]},
+        "source": format!("{}/${{name}}", world.peer.url()),
+        "target": format!("{}/copy_${{name}}", world.peer.url()),
+    });
+    world.rule("copy", Some(&copies)).await;
+    world.until_seeded(1).await;
+    create(&world, "c");
+    let is_copied = |name: &str, id: &str| matches!(world.peer.get(name, id), Ok(Some(_)));
+    world.until(async || is_copied("copy_c", "first")).await;
+    for enabled in [false, true] {
+        copies["enabled"] = json!(enabled);
+        world.rule("copy", Some(&copies)).await;
+    }
+    let rules = rules::rule::Rules::new(world.replications.clone());
+    let rev = rules.named("_rules", "copy").await.unwrap().unwrap().rev;
+    world
+        .until(async || world.stores(&format!("{rev}|")).await)
+        .await;
+    put(&world, "c", "second");
+    world.change("late");
+    world.until(async || is_copied("copy_c", "second")).await;
+    assert!(!is_copied("copy_a", "late"));
+}
+
 /// A look for the databases of all rules is no look for those of a rule that was written since it began.
 #[tokio::test]
 async fn a_rule_that_is_written_during_a_look_begins_now() {

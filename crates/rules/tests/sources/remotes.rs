@@ -5,6 +5,7 @@ use std::time::Duration;
 use jobs::{JobInfo, Query, State};
 use peer::{Fault, Faults, On};
 use rules::rule::{Compiled, Rules};
+use rules::source::SourceOptions;
 use scheduler::{Action, Chosen, RemoteState, RowState, ServiceError, TableQuery};
 use serde_json::{Value, json};
 
@@ -368,6 +369,30 @@ async fn an_edited_remote_leaves_no_jobs() {
     world.rule("eu", Some(&body(&[url("kept")]))).await;
     world.until(async || count(None).await == 1).await;
     assert_eq!(count(Some(State::Dead)).await, 0);
+}
+
+/// Another source has none of the databases that the remote is about.
+#[tokio::test]
+async fn another_source_leaves_the_jobs_of_an_edited_remote() {
+    let (world, other) = (World::new().await, World::new().await);
+    create(&world, &["app"]);
+    let url = format!("{}/to_${{name}}", world.peer.url());
+    let mut body = remote(&world, &json!({"url": url, "databases": ["app"]}));
+    world.rule("eu", Some(&body)).await;
+    let node = world.node(quick()).await;
+    world
+        .until(async || is_copied(&world, "to_app", "early"))
+        .await;
+    node.stop().await;
+    body["replication_delay_sec"] = json!(1);
+    world.rule("eu", Some(&body)).await;
+    let options = SourceOptions {
+        url: other.peer.url(),
+        ..quick()
+    };
+    let _node = world.renaming_node(options).await;
+    world.until_seeded(2).await;
+    assert_ne!(job(&world).await.state, State::Dead);
 }
 
 /// A start during a run that fails shortens its back-off only if it says so.

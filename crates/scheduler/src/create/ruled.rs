@@ -96,6 +96,12 @@ impl Replications {
         Ok(jobs.add_many_in(tx, op, &self.0.ty, &adds).await?.len())
     }
 
+    /// Whether there is a job for this, of any revision of its rule.
+    pub async fn has_job_in(&self, tx: &Transaction, ruled: &Ruled) -> Result<bool, ServiceError> {
+        let job = self.job_in(tx, &ruled.job()).await?;
+        Ok(job.is_some_and(|(_, data)| data.is_of(ruled.instance, &ruled.doc_id)))
+    }
+
     /// The job that a rule asks for, unless it is there.
     async fn asked_in(
         &self,
