@@ -220,7 +220,7 @@ impl Queue {
         // Only here: older versions may have added such jobs, which can still be read and removed.
         if matches!(&*text, "." | "..") {
             return Err(Error::Invalid(
-                "`id` must not be `.` or `..`, which clients leave out of URLs; give another one"
+                "`id` must not be `.` or `..`, because HTTP clients remove them from URLs; give another one"
                     .into(),
             ));
         }

@@ -31,8 +31,8 @@ pub struct Options {
     /// replications that are idle keep none waiting. All nodes need the same value.
     pub target_lock: bool,
     /// Maximum number of runs at a time per server, over all nodes: per target's server, or per source's if the target
-    /// is below `local_endpoint_base_url`. 0 means no limit. Runs of remotes have `threads` instead. All nodes need the
-    /// same value.
+    /// is below `local_endpoint_base_url`. 0 means no limit. Runs of remotes are limited by `threads` instead. All nodes
+    /// need the same value.
     pub max_runs_per_server: u32,
     /// Maximum for single servers, by `HOST:PORT`: a number of runs at a time, or `{ starts = 10, per_sec = 60 }`. Does
     /// not apply to runs of remotes. All nodes need the same values.

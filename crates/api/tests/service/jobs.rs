@@ -278,7 +278,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "/_jobs/mail",
         r#"{"id":"..","data":1}"#,
-        "`id` must not be `.` or `..`, which clients leave out of URLs; give another one",
+        "`id` must not be `.` or `..`, because HTTP clients remove them from URLs; give another one",
     ),
     (
         "/_jobs/mail",

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! So two claims of one slot conflict, and so do a claim that finds no slot and an end that finds no job: one of them
-//! runs again and sees the other. Settings are cached under a version, which whoever relies on them reads.
+//! runs again and sees the other. Settings are cached with their version, and a transaction that relies on them
+//! reads the version.
 
 mod changed;
 mod check;

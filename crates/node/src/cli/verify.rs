@@ -93,7 +93,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     {
         let file = file.display();
         output::error(&format!(
-            "davenport: cannot delete {file}: {error}; the next run with it would compare nothing"
+            "davenport: cannot delete {file}: {error}; delete it yourself, or the next run with it compares nothing"
         ));
         return Ok(ExitCode::from(STOPPED));
     }

@@ -108,7 +108,7 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     pub seq: &'a Seq,
-    /// How long a feed may still be about to report that the database is new; 0 if nothing is.
+    /// How long a feed may still take to report that the database is new; 0 if none will.
     pub news_ms: i64,
 }
 
@@ -153,8 +153,8 @@ impl Listeners {
     /// The signals to send, in the transaction that moves on in the source's feed, because of an event about a database,
     /// each with its rule. A rule that is only about new databases has a job created by the event that there is one.
     ///
-    /// A rule that begins now begins behind the sequence that the database had when it was last looked at, once a feed has
-    /// had time to report that the database is new. If it has never been looked at, the rule begins with the newest change,
+    /// A rule with `since: now` starts after the sequence that the database had when it was last looked at, and waits until a
+    /// feed has had time to report that the database is new. If it has never been looked at, the rule begins with the newest change,
     /// because earlier ones may be old; a caller who knows that they are not begins it from the start.
     pub fn signals(
         set: &Set,

@@ -177,7 +177,7 @@ impl Remote {
             .map(|(_, replicate)| replicate.target().shown())
     }
 
-    /// The URL that this stands for in ids of jobs.
+    /// The URL with this key in ids of jobs.
     pub fn url(&self, key: &str) -> Option<String> {
         let (_, replicate) = self.urls.iter().find(|(known, _)| known == key)?;
         Some(replicate.target().shown())

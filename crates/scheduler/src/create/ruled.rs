@@ -239,7 +239,7 @@ impl Replications {
         }
     }
 
-    /// False if the job is not one of this rule, or of an earlier version of it, which does not run again.
+    /// False if the job does not belong to this rule, or if an earlier revision asked for it: then it does not run again.
     async fn trigger_in(
         &self,
         tx: &Transaction,

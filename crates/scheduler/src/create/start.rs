@@ -41,7 +41,7 @@ pub struct Asked {
 pub struct Candidate<'a> {
     pub database: &'a str,
     pub target: &'a str,
-    /// Stands for one of the remote's URLs.
+    /// The key of one of the remote's URLs.
     pub url: &'a str,
 }
 
@@ -61,9 +61,9 @@ pub struct Ended {
 }
 
 impl Replications {
-    /// Asks for a run of each replication of a remote that `admits` admits, after the remote's delay or, with `now`, at
+    /// Asks for a run of each replication of a remote that `admits` accepts, after the remote's delay or, with `now`, at
     /// once. Those that do nothing run after all others; those that wait or run keep their priority. After an error some
-    /// were asked and others not. What an earlier version of the remote asked for does not run again.
+    /// were asked and others not. What an earlier revision of the remote asked for does not run again.
     pub async fn start_remote(
         &self,
         of: RemoteId<'_>,
@@ -305,7 +305,7 @@ impl JobData {
             if doc_id == rule && *instance == of.to_string())
     }
 
-    /// Whether this version of the remote asked for it.
+    /// Whether this revision of the remote asked for it.
     pub(crate) fn is_current_of(&self, of: RemoteId<'_>) -> bool {
         let is_current = matches!(&self.origin, Origin::Rule { rev, .. } if rev == of.rev);
         is_current && self.is_of(of.instance, of.doc_id)

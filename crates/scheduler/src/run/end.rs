@@ -228,7 +228,7 @@ impl Work<'_> {
         Ok(plan.outcome)
     }
 
-    /// Changes when, and in which class, a job runs again that was put back.
+    /// Changes when, and in which class, a job that was put back runs again.
     async fn reschedule_in(
         &self,
         tx: &Transaction,
@@ -243,8 +243,8 @@ impl Work<'_> {
                 let due_ms = [due_ms, signal_ms];
                 (replications.end_bulk_in(tx, op, job, &plan.data, due_ms)).await
             }
-            // Only signals for a run at once shorten a back-off. The queue cannot know of it: jobs that fail as it counts
-            // failures are suspects.
+            // Only a signal for a run at once shortens a back-off. The queue does not know that there is one: for that, the
+            // run would have to end as failed, and the job would become a suspect.
             (Outcome::Crashed, Some(due_ms))
                 if signal_ms.is_some_and(|signal_ms| (1..due_ms).contains(&signal_ms)) =>
             {

@@ -162,7 +162,7 @@ impl Replications {
         let mut jobs = Vec::new();
         for Listed { info, data, .. } in page.jobs {
             let data = JobData::decode(&data.unwrap_or_default())?;
-            // What an earlier version of the remote asked for does not run again.
+            // What an earlier revision of the remote asked for does not run again.
             let runs = || data.is_of(of.instance, of.doc_id) && info.state == State::Running;
             if data.is_current_of(of) || runs() {
                 jobs.push((info, data));

@@ -30,11 +30,11 @@ pub(crate) struct Freed {
 /// When a slot is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Free {
-    /// Now: a run has ended that had it.
+    /// Now: its run has ended.
     Now,
-    /// At this time: a run has begun with it, under a limit that is a rate.
+    /// At this time: a run has begun with it, and the limit is a rate.
     At(i64),
-    /// As its row says: a pending job had it.
+    /// When its row says: its job was still pending.
     AsStored,
 }
 
@@ -72,7 +72,7 @@ impl Contended {
         self.waited.get(&named).copied().unwrap_or_default()
     }
 
-    /// Whether it is known if jobs may wait for a limit.
+    /// Whether it was read if jobs may wait for a limit.
     fn knows(&self, ty: &JobType, limit: &Bytes) -> bool {
         let named = || (ty.clone(), limit.clone());
         self.quiet.contains(ty) || self.waited.contains_key(&named())

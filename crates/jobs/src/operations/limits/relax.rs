@@ -1,5 +1,5 @@
-//! Forgets that a limit was higher, once all slots from then are free. Until then, each claim and each end of a run has to count
-//! the slots in use, and conflicts with others that do.
+//! Forgets that a limit was higher, once all slots from then are free. Until then, each claim has to count the slots in use,
+//! as does each end of a run if jobs wait, and conflicts with others that do.
 
 use bytes::Bytes;
 use store::Call;

@@ -40,7 +40,7 @@ impl KnownLimits {
         rules
     }
 
-    /// Whether a limit had more than one slot by the settings read last.
+    /// Whether a limit had more than one slot when the settings were last read.
     pub(crate) fn has_several(&self, ty: &JobType, limit: &Bytes) -> bool {
         let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         (known.get(ty)).is_some_and(|rules| rules.of(limit).limit.max > 1)

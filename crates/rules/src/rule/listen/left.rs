@@ -1,4 +1,4 @@
-//! Jobs of rules that were deleted, or no longer ask for calls: nothing signals them, and runs in progress are to end.
+//! Jobs of rules that were deleted, or no longer ask for calls: nothing signals them any more, and their runs have to end.
 
 use std::collections::HashMap;
 
