@@ -14,6 +14,16 @@ fn calls(id: &str, matches: &Value) -> Value {
     json!({"type": "on_change", "match": matches, "url": url})
 }
 
+/// A rule that copies `a` and `c` to `copy_a` and `copy_c` if they are new.
+fn copies(world: &World) -> Value {
+    json!({
+        "type": "replicator", "create_target": true,
+        "match": {"database": "^(?<name>a|c)$", "events": ["created"]},
+        "source": format!("{}/${{name}}", world.peer.url()),
+        "target": format!("{}/copy_${{name}}", world.peer.url()),
+    })
+}
+
 fn create(world: &World, name: &str) {
     world.peer.create_database(name).unwrap();
     put(world, name, "first");
@@ -75,12 +85,7 @@ async fn a_new_database_is_one_although_the_event_was_lost() {
     world.until_followed("db_updates").await;
     let created = json!({"events": ["created"]});
     world.rule("new", Some(&calls("new", &created))).await;
-    let copies = json!({
-        "type": "replicator", "create_target": true,
-        "match": {"database": "^(?<name>a|c)$", "events": ["created"]},
-        "source": format!("{}/${{name}}", world.peer.url()),
-        "target": format!("{}/copy_${{name}}", world.peer.url()),
-    });
+    let copies = copies(&world);
     world.rule("copy", Some(&copies)).await;
     world.until_seeded(2).await;
     world.change("late");
@@ -107,12 +112,7 @@ async fn an_edited_rule_keeps_the_databases_that_were_new_to_it() {
     world.change("old");
     let _node = world.node(quick()).await;
     world.until_followed("db_updates").await;
-    let mut copies = json!({
-        "type": "replicator", "create_target": true,
-        "match": {"database": "^(?<name>a|c)$", "events": ["created"]},
-        "source": format!("{}/${{name}}", world.peer.url()),
-        "target": format!("{}/copy_${{name}}", world.peer.url()),
-    });
+    let mut copies = copies(&world);
     world.rule("copy", Some(&copies)).await;
     world.until_seeded(1).await;
     create(&world, "c");
