@@ -140,9 +140,11 @@ class TestPage(unittest.TestCase):
             self.client.remove("greet", "first")
 
     def test_a_worker_with_curl(self) -> None:
-        self.client.put_type("mail")
+        self.client.put_type("mail", timeout_sec=2)
         (source,) = blocks(PAGE, "A worker with curl", "sh")
-        own = f"S={self.service.url}; J='Content-Type: application/json'\nsend_mail() {{ [ $1 != to-eve ]; }}\n"
+        source = source.replace("sleep 10", "sleep 0.5")
+        own = f"S={self.service.url}; J='Content-Type: application/json'\n"
+        own += "send_mail() { case $1 in to-eve) false;; to-fay) sleep 6;; esac; }\n"
         worker = subprocess.Popen(["sh", "-c", own + source], start_new_session=True, stdout=subprocess.DEVNULL)
         self.addCleanup(worker.wait)
         self.addCleanup(os.killpg, worker.pid, signal.SIGKILL)
@@ -151,6 +153,12 @@ class TestPage(unittest.TestCase):
         self.finished("mail", "to-ann")
         self.finished("mail", "to-dan")
         until(lambda: self.client.get("mail", "to-eve")["failures"] == 1)
+        # A run goes on when another one is requested.
+        self.client.enqueue("mail", None, id="to-fay")
+        until(lambda: self.client.get("mail", "to-fay")["state"] == "running")
+        self.client.enqueue("mail", None, id="to-fay")
+        outcomes = lambda: [run["outcome"] for run in self.client.get("mail", "to-fay")["attempts"] if run["outcome"]]
+        self.assertEqual(self.found(outcomes)[0], "done")
 
     def test_image_resizing(self) -> None:
         self.recipe("Image resizing with progress", "resize_image = lambda image, width: f'{width}-{image}'\n")
