@@ -384,7 +384,7 @@ export class Worker {
   /** Ends runs and, unless this stops, claims a job for each of their slots. Resolves with the jobs that there are. */
   async #end(ends) {
     const { signal } = this.#stopping;
-    for (const giveUp = Date.now() + this.grace_sec * 1_000 + LAST_MS; !signal.aborted || Date.now() < giveUp; ) {
+    for (const giveUp = performance.now() + this.grace_sec * 1_000 + LAST_MS; !signal.aborted || performance.now() < giveUp; ) {
       try {
         const reply = await this.client.finish(this.type, ends, signal.aborted ? {} : { claim: ends.length, worker: this.name });
         const lost = reply.results.filter(({ status }) => status === "halt");
@@ -428,7 +428,7 @@ export class Worker {
       this.#timeout = timeout_sec * 1_000;
       this.#wake();
     }
-    const heldUntil = Date.now() + this.#timeout;
+    const heldUntil = performance.now() + this.#timeout;
     const runs = jobs.map((claimed) => ({ claimed, job: new Job(claimed, this.#wake), heldUntil, release: undefined }));
     for (const run of runs) this.#runs.add(run);
     return runs;
@@ -477,7 +477,7 @@ export class Worker {
   }
 
   async #beat(runs, withProgress = true) {
-    const [sent, limit] = [Date.now(), new AbortController()];
+    const [sent, limit] = [performance.now(), new AbortController()];
     const timer = setTimeout(() => limit.abort(new UnreachableError("heartbeats timed out")), this.#timeout / 3);
     const taken = runs.map((run) => (withProgress ? Job.take(run.job) : {}));
     try {
@@ -498,6 +498,6 @@ export class Worker {
       clearTimeout(timer);
     }
     // Another worker may have it by now.
-    for (const run of runs) if (Date.now() > run.heldUntil) Job.halt(run.job, "the service cannot be reached");
+    for (const run of runs) if (performance.now() > run.heldUntil) Job.halt(run.job, "the service cannot be reached");
   }
 }
