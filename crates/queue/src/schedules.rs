@@ -417,6 +417,8 @@ impl Queue {
                             self.add_in(tx, op, &ty, &[ready]).await?;
                             fired.id = Some(id);
                         }
+                        // Another node has the key.
+                        Err(error @ Error::NoKeys) => return Err(error),
                         Err(error) => fired.error = Some(error.to_string()),
                     }
                 }

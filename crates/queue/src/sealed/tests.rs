@@ -344,6 +344,28 @@ async fn the_data_of_a_schedule_is_sealed() {
     assert!(!shows_secret(&store).await, "the type is sealed again");
 }
 
+/// The type was sealed by a node that has the key, after the schedule was put.
+#[tokio::test]
+async fn an_occurrence_waits_for_a_node_that_has_the_key() {
+    let store = Store::open("memory:").await.unwrap();
+    let (with, without) = (node(&store, "a"), node(&store, ""));
+    ty(&without, false).await;
+    let schedule = r#"{"type":"mail","every_sec":60,"job":{"id":"1","data":1}}"#;
+    let schedule: Schedule = serde_json::from_str(schedule).unwrap();
+    without.put_schedule("nightly", &schedule).await.unwrap();
+    let mail = ty(&with, true).await;
+    let holder = jobs::Holder::new("scheduler").unwrap();
+    let claim = (without.jobs()).claim_by(&schedules_type(), &holder, 1, i64::MAX);
+    let due = without.jobs().accept_claim(&claim).await.unwrap().jobs;
+    for queue in [&without, &with] {
+        queue.jobs().clock().set_skew_ms(90_000);
+    }
+    let refused = without.fire(&due[0].job).await.unwrap_err();
+    assert!(matches!(refused, Error::NoKeys), "{refused}");
+    with.fire(&due[0].job).await.unwrap();
+    assert_eq!(data(&with, &mail, "1").await.unwrap(), "1");
+}
+
 #[tokio::test]
 async fn a_schedule_that_cannot_be_read_is_shown_and_replaced() {
     let store = Store::open("memory:").await.unwrap();
