@@ -114,6 +114,8 @@ async fn a_rule_can_be_tried() {
     let change = json!({"doc": {"_id": "a/b", "_rev": "1-x", "type": "msg"}, "seq": "7-z"});
     let mut accepting = rule();
     accepting["headers"]["Accept"] = json!("text/plain");
+    let url = accepting["url"].as_str().unwrap();
+    accepting["url"] = json!(format!("{url}?token=hunter3"));
     let tried = test(
         &root,
         &json!({"rule": accepting, "databases": ["user_joe", "x"], "change": change}),
@@ -124,7 +126,7 @@ async fn a_rule_can_be_tried() {
         {
             "name": "user_joe", "matches": true, "captures": {"name": "joe"}, "accepts": true,
             "call": {
-                "method": "POST", "url": "https://u@h/joe/a%2Fb", "headers": headers,
+                "method": "POST", "url": "https://h/joe/a%2Fb?***", "headers": headers,
                 "body": {"doc": change["doc"], "version": 2}, "sign": null, "debounce": false,
             },
         },
