@@ -87,11 +87,10 @@ fn accepts(webhook: &Webhook, doc: &Json) -> Result<bool, TooExpensive> {
 }
 
 fn shown(call: &Call, target: &Target) -> Value {
+    let mut masked = target.clone();
     let own = target.url.query().filter(|own| !own.is_empty());
-    let query = own.map(|_| MASKED).into_iter().chain(call.query.as_deref());
-    let query = query.collect::<Vec<_>>().join("&");
-    let mut url = target.url.clone();
-    url.set_query(Some(&*query).filter(|query| !query.is_empty()));
+    masked.url.set_query(own.map(|_| MASKED));
+    let mut url = masked.with_query(call.query.as_deref());
     // A URL with a host can have both.
     let _ = (url.set_username(""), url.set_password(None));
     let headers = target.headers.iter().map(|(name, value)| {
