@@ -140,6 +140,13 @@ impl Deliveries {
                 }
             }
             Some((info, _)) if !call.debounce && !info.state.is_over() => return Ok(None),
+            Some((info, _)) if call.debounce && info.state == State::Running => {
+                // What waits behind the call that is being made may have fewer hops.
+                let next = self.jobs.next_data_in(tx, &self.ty, &id).await?;
+                if let Some(Ok(next)) = next.map(|data| serde_json::from_slice::<Delivery>(&data)) {
+                    delivery.call.hops = delivery::hops(next.call.hops, &delivery.call);
+                }
+            }
             _ => {}
         }
         // Endpoints take turns.

@@ -102,6 +102,21 @@ impl Jobs {
         Ok(Some((JobInfo::of(id.clone(), &header), data)))
     }
 
+    /// The data with which a running job will run again, if it is other data.
+    pub async fn next_data_in(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<Option<Bytes>> {
+        let header = self.header(tx, ty, id).await?;
+        let next = header.as_deref().and_then(|header| header.next.as_ref());
+        match next.and_then(|next| next.data.as_ref()) {
+            Some(data) => self.read_blob(tx, ty, id, data).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// A job without its data, or `None` if it does not exist.
     pub async fn info(&self, ty: &JobType, id: &JobId) -> Result<Option<JobInfo>> {
         self.read("info", |tx| async move { self.info_in(&tx, ty, id).await })

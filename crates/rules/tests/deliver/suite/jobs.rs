@@ -188,6 +188,27 @@ pub(crate) async fn a_looping_call_replaces_no_other(fixture: Fixture) {
     assert_eq!(seen, [["2-x", "4"], ["4-x", "1"]]);
 }
 
+/// Nor if both wait for a call that is being made.
+pub(crate) async fn a_looping_call_replaces_none_behind_a_running_one(fixture: Fixture) {
+    let (endpoint, go) = gated().await;
+    let nth = |nth, hops| Call {
+        debounce: true,
+        hops,
+        ..call(&endpoint.url("/"), nth)
+    };
+    let _node = fixture.node();
+    fixture.enqueue(&[nth(0, 3)]).await;
+    endpoint.received(1).await;
+    fixture.enqueue(&[nth(1, 0)]).await;
+    fixture.enqueue(&[nth(2, 16)]).await;
+    go.add_permits(10);
+    fixture.only(State::Finished, 1).await;
+    let seen = endpoint.seen();
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[1].header("x-couch-seq"), Some("2-x"));
+    assert_eq!(seen[1].header("webhook-hop"), Some("1"));
+}
+
 /// An edited rule makes no second call of one that waits: it replaces it.
 pub(crate) async fn an_edited_rule_replaces_calls_that_wait(fixture: Fixture) {
     let endpoint = Endpoint::with_status(200).await;
