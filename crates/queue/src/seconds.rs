@@ -16,6 +16,12 @@ impl Seconds {
         Self(seconds * 1_000)
     }
 
+    /// Rounded up to milliseconds.
+    pub(crate) fn of(duration: Duration) -> Self {
+        let ms = duration.as_micros().div_ceil(1_000);
+        Self(u64::try_from(ms).unwrap_or(u64::MAX))
+    }
+
     pub fn ms(self) -> u64 {
         self.0
     }

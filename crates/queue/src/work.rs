@@ -41,7 +41,7 @@ pub struct Given {
 pub struct Claimed {
     queue: Queue,
     pub jobs: Vec<Given>,
-    /// How long the worker may be silent.
+    /// How long the worker may be silent. Without jobs, as the type has it now.
     pub timeout: Seconds,
 }
 
@@ -163,6 +163,8 @@ impl Queue {
             });
         }
         self.end_unused(unread);
+        let jobs = claimed.jobs.iter().map(|given| &given.job);
+        claimed.timeout = self.timeout(ty, jobs).await;
         let begun = claimed.jobs.iter_mut();
         let begun = begun.filter(|given| given.attempt > 1 && given.envelope.progress.is_some());
         let begun: Vec<_> = begun.map(|given| self.begin(ty, given).boxed()).collect();
@@ -200,6 +202,15 @@ impl Queue {
             given.envelope.progress = None;
         }
         Ok(())
+    }
+
+    /// The shortest timeout of these jobs and of the type as it is now, since a worker applies it to all jobs that it holds.
+    async fn timeout<'a>(&self, ty: &Type, held: impl Iterator<Item = &'a Job>) -> Seconds {
+        let least = held.map(|job| Seconds::of(job.timeout())).min();
+        // The jobs are the worker's, whatever the store says now.
+        let found = self.find(&ty.name).await;
+        let now = found.map_or(ty.settings.timeout_sec, |found| found.settings.timeout_sec);
+        least.map_or(now, |least| least.min(now))
     }
 
     /// Ends runs that were never handed to a worker, in the background.

@@ -18,6 +18,7 @@ mod job_edges;
 mod job_listings;
 mod job_requests;
 mod job_schemas;
+mod job_timeouts;
 mod job_types;
 mod jobs;
 mod limits;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AT_ONCE, millis, unless_halted};
 use crate::add::check_json;
-use crate::{Envelope, Error, Queue, Raw, Result, Type, given, lock};
+use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, given, lock};
 
 /// Heartbeats in one transaction.
 const BEATS: usize = 100;
@@ -44,8 +44,8 @@ pub struct Beaten {
 }
 
 impl Queue {
-    /// Sends heartbeats. Each has its own answer.
-    pub async fn beat(&self, ty: &Type, beats: &[Beat]) -> Result<Vec<Beaten>> {
+    /// Sends heartbeats. Each has its own answer; the timeout is that until the next ones.
+    pub async fn beat(&self, ty: &Type, beats: &[Beat]) -> Result<(Vec<Beaten>, Seconds)> {
         let jobs = beats
             .iter()
             .map(|beat| lock::decode(&ty.ty, &beat.id, &beat.lock).map(|(job, _)| job));
@@ -80,6 +80,9 @@ impl Queue {
         }
         self.keep(&jobs, &plain, &mut answers).await?;
         let now_ms = self.jobs().clock().now_ms();
+        let held = answers.iter().zip(&jobs);
+        let held = held.filter_map(|(held, job)| held.and(job.as_ref()));
+        let timeout = self.timeout(ty, held).await;
         let answers = answers.into_iter().zip(&jobs).zip(refused);
         let answers = answers.map(|((held, job), refused)| Beaten {
             status: match held {
@@ -91,7 +94,7 @@ impl Queue {
                 .map(|(_, job)| now_ms.saturating_add(millis(job.timeout()))),
             refused,
         });
-        Ok(answers.collect())
+        Ok((answers.collect(), timeout))
     }
 
     /// Heartbeats of some of these jobs, without progress.

@@ -52,6 +52,7 @@ struct ClaimReply<'a> {
 #[derive(Serialize)]
 struct BeatReply<'a> {
     jobs: Vec<BeatRow<'a>>,
+    timeout_sec: Seconds,
     drain: bool,
 }
 
@@ -87,7 +88,7 @@ pub(super) async fn claim(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     let claimed = waiting(call, body.wait_sec, claiming).await?;
     let told = ClaimReply {
         jobs: Job::all(&claimed),
-        timeout_sec: ty.settings.timeout_sec,
+        timeout_sec: claimed.timeout,
     };
     Ok(claimed::reply(json(&told)?, claimed))
 }
@@ -96,7 +97,7 @@ pub(super) async fn beat(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     call.allow("POST")?;
     let body: BeatBody = body(call).await?;
     check_count(body.jobs.len())?;
-    let beaten = call.shared.queue.beat(ty, &body.jobs).await?;
+    let (beaten, timeout_sec) = call.shared.queue.beat(ty, &body.jobs).await?;
     let rows = body.jobs.iter().zip(beaten).map(|(beat, beaten)| BeatRow {
         id: &beat.id,
         status: beaten.status,
@@ -105,6 +106,7 @@ pub(super) async fn beat(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     });
     Ok(reply::ok(&BeatReply {
         jobs: rows.collect(),
+        timeout_sec,
         drain: ty.paused,
     }))
 }
@@ -142,7 +144,7 @@ pub(super) async fn finish(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
             .map(|(id, status)| FinishRow { id, status })
             .collect(),
         jobs: Job::all(&claimed),
-        timeout_sec: ty.settings.timeout_sec,
+        timeout_sec: claimed.timeout,
     };
     Ok(claimed::reply(json(&told)?, claimed))
 }

@@ -203,7 +203,7 @@ fn beaten() -> Value {
         &row,
         &json!({"error": text(), "reason": text(), "hint": text()}),
     );
-    all(&json!({"jobs": list(&row), "drain": flag()}))
+    all(&json!({"jobs": list(&row), "timeout_sec": {"type": "number"}, "drain": flag()}))
 }
 
 fn failures() -> Value {
