@@ -44,7 +44,10 @@ impl RuleTargets {
         }
         // It is disabled, deleted, or so new that this node has not read it yet.
         let found = self.rules.named(&call.rules, &call.rule).await;
-        match found.map_err(|error| NoTarget::Waits(wire::chain(&error)))? {
+        let found = found.map_err(|error| NoTarget::Waits(wire::chain(&error)))?;
+        // Other nodes may be able to read it.
+        let unread = |error| NoTarget::Waits(format!("cannot read its rule: {error}"));
+        match found.transpose().map_err(unread)? {
             None => Err(gone("its rule was deleted")),
             Some(rule) if !rule.rule.enabled => Err(NoTarget::Waits("its rule is paused".into())),
             Some(rule) => target(&rule, call),

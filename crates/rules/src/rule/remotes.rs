@@ -29,6 +29,7 @@ impl Rules {
             return Ok(None);
         }
         let rule = self.named(db, doc_id).await?;
+        let rule = rule.and_then(Result::ok);
         Ok(rule.filter(|rule| rule.remote().is_some()))
     }
 

@@ -160,8 +160,12 @@ impl Rules {
         self.0.docs().store().transact("find_rule", find).await
     }
 
-    /// A rule as it is now, enabled or not, by the name of its database.
-    pub async fn named(&self, db: &str, doc: &str) -> Result<Option<Compiled>, ServiceError> {
+    /// A rule as it is now, enabled or not, by the name of its database; or why this version cannot read it.
+    pub(crate) async fn named(
+        &self,
+        db: &str,
+        doc: &str,
+    ) -> Result<Option<Result<Compiled, Invalid>>, ServiceError> {
         let docs = self.0.docs();
         let name = &docs.name(db)?;
         let read = |tx: Transaction| async move {
@@ -178,8 +182,8 @@ impl Rules {
         };
         let (db, document, ended) = found;
         let body = strip::open_body(self.0.sealer(), &db, doc, &document.body)?;
-        let rule = Rule::accepted(&body).ok().flatten();
-        Ok(rule.map(|rule| compiled(&db, &document, ended, rule)))
+        let rule = Rule::accepted(&body).transpose();
+        Ok(rule.map(|rule| Ok(compiled(&db, &document, ended, rule?))))
     }
 
     /// Pauses or resumes a rule: sets its `enabled`. Returns its revision.

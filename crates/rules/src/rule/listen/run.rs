@@ -135,12 +135,14 @@ impl<S: Sender> Listening<S> {
         Ok(finish.data(jobs::encode(&place)?))
     }
 
-    /// Keeps the place if the rule is disabled, or was until just now.
+    /// Keeps the place if the rule is disabled, or was until just now, or if other nodes may be able to read it.
     async fn end_without_rule(&self, task: &Task<Place>) -> Result<Finish, Failure> {
         let place = &task.data;
         let rule = (self.listeners.rules)
             .named(&place.rules, &place.rule)
-            .await?;
+            .await?
+            .transpose()
+            .map_err(|error| Failure::Retry(format!("cannot read its rule: {error}")))?;
         match rule.filter(|rule| is_of(task, rule)) {
             None => self.forget(task).await,
             Some(rule) if rule.rule.enabled => Ok(task.again_in(RESUMED_PAUSE)),

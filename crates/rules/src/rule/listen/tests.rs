@@ -228,6 +228,16 @@ impl Fixture {
         self.job(rule, finished).await;
     }
 
+    /// Looks for changes now; the number of databases.
+    async fn trigger(&self) -> u64 {
+        let listeners = Listeners::open(self.rules.clone()).await.unwrap();
+        let rule = RuleId {
+            instance: self.db.instance(),
+            doc: "r".to_owned(),
+        };
+        listeners.trigger(&rule).await.unwrap()
+    }
+
     /// How far the rule `r` is.
     async fn shown(&self) -> Progress {
         let listeners = Listeners::open(self.rules.clone()).await.unwrap();

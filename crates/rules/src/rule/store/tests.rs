@@ -330,6 +330,19 @@ async fn calls_go_where_their_rule_says_now() {
     let rev = write(&rules, &db, &rule).await.unwrap();
     let paused = Err(NoTarget::Waits("its rule is paused".to_owned()));
     assert_eq!(empty.target(&call).await, paused);
+    rule["_rev"] = json!(rev.to_string());
+    rule["retry"] = json!({"new": 1});
+    let text = rule.to_string();
+    let doc = Doc::parse(&text).unwrap();
+    let edit = Edit::new("hook".to_owned(), doc).unwrap();
+    let (docs, hook) = (rules.0.docs(), rules.hook());
+    let rev = docs.put(&db, &edit, EditMode::NewEdits, &hook).await;
+    let rev = rev.unwrap();
+    let unread = empty.target(&call).await;
+    assert!(
+        matches!(&unread, Err(NoTarget::Waits(why)) if why.starts_with("cannot read its rule: `retry.new`")),
+        "{unread:?}"
+    );
     let hook = rules.hook();
     (rules.0.docs())
         .delete(&db, "hook", Some(&rev), &hook)

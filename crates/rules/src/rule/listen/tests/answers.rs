@@ -165,11 +165,6 @@ async fn a_rule_is_triggered_during_its_back_off() {
     fixture.rule(on_change(&members)).await;
     fixture.put(&["1", "2"]);
     fixture.signal(Event::Updated, None).await;
-    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
-    let rule = RuleId {
-        instance: fixture.db.instance(),
-        doc: "r".to_owned(),
-    };
     for failures in [1, 2, 2] {
         assert_eq!(next(&mut fixture.sent).await, "1");
         let waits = |job: Option<(&JobInfo, Place)>| {
@@ -178,7 +173,7 @@ async fn a_rule_is_triggered_during_its_back_off() {
             })
         };
         fixture.job("r", waits).await;
-        assert_eq!(listeners.trigger(&rule).await.unwrap(), 1);
+        assert_eq!(fixture.trigger().await, 1);
     }
     for expected in ["1", "2"] {
         assert_eq!(next(&mut fixture.sent).await, expected);

@@ -144,6 +144,47 @@ async fn a_node_that_does_not_know_a_source_keeps_the_place() {
     assert_eq!(next(&mut fixture.sent).await, "2");
 }
 
+/// Another version has written it.
+#[tokio::test]
+async fn a_node_that_cannot_read_a_rule_keeps_the_place() {
+    let mut fixture = Fixture::new().await;
+    let rule = on_change(&json!({"since": 0}));
+    fixture.rule(rule.clone()).await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.finished("r").await;
+    let (docs, hook) = (fixture.rules.replications().docs(), fixture.rules.hook());
+    let before = docs.get(&fixture.db, "r", &ReadOptions::default()).await;
+    let newer = &json!({
+        "_id": "r", "_rev": before.unwrap().rev.to_string(), "type": "on_change", "url": "http://h/",
+        "retry": {"new": 1},
+    })
+    .to_string();
+    let doc = Doc::parse(newer).unwrap();
+    let edit = Edit::new(doc.id.clone().unwrap(), doc).unwrap();
+    (docs
+        .put(&fixture.db, &edit, EditMode::NewEdits, &hook)
+        .await)
+        .unwrap();
+    fixture.put(&["2"]);
+    let ty = JobType::new(JOB_TYPE).unwrap();
+    let jobs = fixture.rules.replications().jobs();
+    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
+    let job = JobId::new(ids(&listeners).await.remove(0)).unwrap();
+    jobs.signal_many(&ty, &[Signal::new(job)]).await.unwrap();
+    let waits = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, _)| info.attempts >= 2 && info.state == State::Pending)
+    };
+    fixture.job("r", waits).await;
+    let end = fixture.shown().await.last.unwrap().end.unwrap();
+    let reason = end.reason.unwrap();
+    assert!(reason.contains("`retry.new`"), "{reason}");
+    fixture.rule(rule).await;
+    fixture.trigger().await;
+    assert_eq!(next(&mut fixture.sent).await, "2");
+}
+
 #[tokio::test]
 async fn a_document_that_takes_too_long_to_match_stops_no_other() {
     let mut fixture = Fixture::new().await;
