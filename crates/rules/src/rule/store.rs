@@ -161,7 +161,7 @@ impl Rules {
     }
 
     /// A rule as it is now, enabled or not, by the name of its database; or why this version cannot read it.
-    pub(crate) async fn named(
+    pub async fn named(
         &self,
         db: &str,
         doc: &str,

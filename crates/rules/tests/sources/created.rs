@@ -123,7 +123,8 @@ async fn an_edited_rule_keeps_the_databases_that_were_new_to_it() {
         world.rule("copy", Some(&copies)).await;
     }
     let rules = rules::rule::Rules::new(world.replications.clone());
-    let rev = rules.named("_rules", "copy").await.unwrap().unwrap().rev;
+    let found = rules.named("_rules", "copy").await.unwrap();
+    let rev = found.unwrap().unwrap().rev;
     world
         .until(async || world.stores(&format!("{rev}|")).await)
         .await;
