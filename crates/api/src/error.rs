@@ -303,7 +303,7 @@ impl From<queue::Error> for Error {
         use queue::Error as Failed;
         let reason = error.to_string();
         match error {
-            Failed::Invalid(_) | Failed::NoKeys => Self::bad_request(reason),
+            Failed::Invalid(_) => Self::bad_request(reason),
             Failed::TooLarge(_) => Self::too_large(reason),
             Failed::NoType(_) | Failed::NoJob | Failed::NotFound(_) => Self::not_found(reason),
             Failed::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", reason),
@@ -315,10 +315,14 @@ impl From<queue::Error> for Error {
             }
             Failed::Stopped => Self::busy(reason),
             Failed::Store(error) => error.into(),
-            // The operator has to act, and the text names keys only.
-            Failed::Unreadable(_) => {
-                let mut unreadable =
-                    Self::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", reason);
+            // The operator has to act, and the text names keys only. Another node may have the key.
+            Failed::Unreadable(_) | Failed::NoKeys => {
+                let status = if error.lacks_key() {
+                    StatusCode::SERVICE_UNAVAILABLE
+                } else {
+                    StatusCode::INTERNAL_SERVER_ERROR
+                };
+                let mut unreadable = Self::new(status, "unreadable", reason);
                 unreadable.cause = Some(Arc::new(error));
                 unreadable
             }
@@ -347,5 +351,30 @@ impl store::AsStoreError for Error {
     /// An error response ends the transaction.
     fn as_store_error(&self) -> Option<&store::Error> {
         self.cause.as_ref()?.downcast_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seal::Unreadable;
+
+    use super::*;
+
+    /// A client then asks another node.
+    #[test]
+    fn a_node_that_lacks_a_key_is_unavailable() {
+        let lacking: [queue::Error; 3] = [
+            queue::Error::NoKeys,
+            Unreadable::NoKey("a".into()).into(),
+            Unreadable::OtherKey("a".into()).into(),
+        ];
+        for error in lacking {
+            assert_eq!(Error::from(error).status(), StatusCode::SERVICE_UNAVAILABLE);
+        }
+        let damaged = queue::Error::from(Unreadable::Changed);
+        assert_eq!(
+            Error::from(damaged).status(),
+            StatusCode::INTERNAL_SERVER_ERROR
+        );
     }
 }

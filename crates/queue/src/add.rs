@@ -114,6 +114,9 @@ impl Queue {
                 let checked = self.check(ty, job, op.now_ms, unnamed);
                 checked.map_err(|error| (given, error))
             });
+            if let Err((_, Error::NoKeys)) = checked {
+                return Err(Error::NoKeys);
+            }
             answers.push(checked.map(|(id, job)| {
                 ready.push(job);
                 id

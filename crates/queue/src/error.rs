@@ -1,6 +1,7 @@
 //! Errors, by what the caller does next. Their texts are for clients.
 
 use jobs::{DATA_BYTES_MAX, JobType};
+use seal::Unreadable;
 use store::AsStoreError;
 
 use crate::TypeName;
@@ -35,12 +36,13 @@ pub enum Error {
     Stopped,
     #[error("the store failed")]
     Store(#[from] store::Error),
-    /// Give this node the keys of the others.
+    /// Try again with another node, and give this one the keys of the others.
     #[error(
         "cannot read sealed data: {0}; give this node the key file of the others, or restore that key's line below the \
          first one: `davenport keys list` shows which keys are needed"
     )]
-    Unreadable(#[from] seal::Unreadable),
+    Unreadable(#[from] Unreadable),
+    /// Try again with another node, and give this one a key file.
     #[error(
         "`sealed` needs a key, and this node has none: set `keys.file` to the key file of the store's nodes, and restart it"
     )]
@@ -56,6 +58,23 @@ impl Error {
             message: what.to_string(),
             source: None,
         })
+    }
+
+    /// Whether another node may be able to do it.
+    pub fn lacks_key(&self) -> bool {
+        match self {
+            Self::NoKeys => true,
+            Self::Unreadable(error) => *error != Unreadable::Changed,
+            _ => false,
+        }
+    }
+
+    /// Whether one job cannot be read or sealed, by this node or by any.
+    pub(crate) fn is_of_form(&self) -> bool {
+        matches!(
+            self,
+            Self::NoKeys | Self::Unreadable(_) | Self::Store(store::Error::Corrupt { .. })
+        )
     }
 
     /// The error as one line for people, with what is damaged.

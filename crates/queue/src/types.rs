@@ -70,7 +70,7 @@ impl Queue {
     pub async fn put_type(&self, name: &TypeName, settings: &Settings) -> Result<bool> {
         settings.check()?;
         if settings.sealed && !self.sealer().seals() {
-            return Err(Error::NoKeys);
+            return Err(Error::Invalid(Error::NoKeys.to_string()));
         }
         let (own, ty) = (JobType::new(name.as_str())?, name.job_type());
         let (limits, op) = (settings.limits()?, self.jobs().op());

@@ -224,6 +224,64 @@ async fn a_run_ends_although_the_next_job_cannot_be_read() {
     assert_eq!(ended(&queue, &mail, "2").await.info.state, State::Dead);
 }
 
+/// Claimed jobs, and how they end.
+async fn ends(queue: &Queue, ty: &Type, count: usize, end: &str) -> Vec<Ended> {
+    let claimed = queue.claim(ty, &claim(count)).await.unwrap();
+    let ended = claimed.jobs.iter().map(|given| {
+        let (id, lock) = (&given.id, &given.lock);
+        let ended = format!(r#"{{"id":"{id}","lock":"{lock}",{end}}}"#);
+        serde_json::from_str(&ended).unwrap()
+    });
+    let ended = ended.collect();
+    claimed.sent();
+    ended
+}
+
+/// Whether it has no key at all, or an older one.
+#[tokio::test]
+async fn a_run_that_a_node_cannot_seal_ends_on_another() {
+    for keys in ["", "b"] {
+        let store = Store::open("memory:").await.unwrap();
+        let (with, without) = (node(&store, "ab"), node(&store, keys));
+        let plain = ty(&with, false).await;
+        for id in ["1", "2"] {
+            add(&with, &plain, id).await;
+        }
+        let mail = ty(&with, true).await;
+        if !keys.is_empty() {
+            add(&with, &mail, "1").await;
+        }
+        let mut ended = ends(&with, &mail, 2, r#""outcome":"done","result":1"#).await;
+        ended.sort_by(|a, b| a.id.cmp(&b.id));
+        if keys.is_empty() {
+            ended[1].result = None;
+        }
+        add(&with, &mail, "3").await;
+        let refused = without.finish(&mail, ended.clone(), Some(&claim(1))).await;
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(refused, Error::NoKeys | Error::Unreadable(_)),
+            "{refused}"
+        );
+        let state = async |id| with.show(&mail, id).await.unwrap().info.state;
+        assert_eq!(state("1").await, State::Running);
+        assert_eq!(state("2").await, State::Finished, "others end nevertheless");
+        assert_eq!(state("3").await, State::Pending);
+        let (statuses, next) = with.finish(&mail, ended, Some(&claim(1))).await.unwrap();
+        assert_eq!(statuses, [EndedStatus::Ok, EndedStatus::Repeated]);
+        assert_eq!(next.jobs.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_node_without_keys_adds_no_job_of_a_sealed_type() {
+    let store = Store::open("memory:").await.unwrap();
+    let mail = ty(&node(&store, "a"), true).await;
+    let job: NewJob = serde_json::from_str(r#"{"id":"1","data":1}"#).unwrap();
+    let added = node(&store, "").add(&mail, vec![Ok(job)], None).await;
+    assert!(matches!(added, Err(Error::NoKeys)));
+}
+
 /// Repeating an add with the same data changes no row, although the data is encrypted.
 #[tokio::test]
 async fn the_same_data_is_no_change() {

@@ -152,12 +152,5 @@ impl Queue {
 
 /// Whether the progress is at fault, or the job that it is to be stored in.
 fn is_refusal(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::TooLarge(_)
-            | Error::Invalid(_)
-            | Error::NoKeys
-            | Error::Unreadable(_)
-            | Error::Store(store::Error::Corrupt { .. })
-    )
+    matches!(error, Error::TooLarge(_) | Error::Invalid(_)) || error.is_of_form()
 }

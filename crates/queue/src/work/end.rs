@@ -78,13 +78,19 @@ impl Queue {
         let ends: Vec<_> = ends.collect();
         // The data of all jobs together may be large, so it is read for one part after another.
         let mut ends = pin!(stream::iter(ends).buffered(AT_ONCE).peekable());
+        // A job that cannot be read here does not keep the others from ending. The worker repeats all of them.
+        let mut failed = None;
         loop {
             let mut part = Part::default();
             while let Some(run) = ends.as_mut().next_if(|run| part.has_room(run)).await {
-                part.push(run?);
+                match run {
+                    Ok(run) => part.push(run),
+                    Err(error) if error.is_of_form() => failed = failed.or(Some(error)),
+                    Err(error) => return Err(error),
+                }
             }
             let (runs, is_last) = (part.runs, ends.as_mut().peek().await.is_none());
-            match claim.filter(|_| is_last) {
+            match claim.filter(|_| is_last && failed.is_none()) {
                 Some(claim) => {
                     let line = self.enter(ty)?;
                     let answers;
@@ -96,6 +102,9 @@ impl Queue {
             if is_last {
                 break;
             }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         let mut held = held.into_iter();
         let statuses = jobs.iter().map(|job| {
