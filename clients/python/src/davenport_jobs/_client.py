@@ -139,9 +139,8 @@ class AsyncClient(Requests):
             login = f"{unquote(url.username)}:{unquote(url.password or '')}"
             headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
         headers |= {"Content-Length": str(length), **self._headers, **request.headers}
-        lines = [f"{request.method} {url.path.rstrip('/')}{request.path} HTTP/1.1"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        return "\r\n".join([*lines, "", ""]).encode()
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"{request.method} {url.path.rstrip('/')}{request.path} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:

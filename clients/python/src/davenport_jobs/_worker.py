@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ._client import AsyncClient, Client, NestedError, ServiceError
-from ._types import Beaten, Claimed, Ended, Finish
+from ._types import Beaten, Claimed, Ended
 
 T = TypeVar("T")
 log = logging.getLogger("davenport_jobs")
@@ -113,7 +113,8 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
             self._loop.add_signal_handler(number, self._drain, number)
         slots = [asyncio.create_task(self._slot()) for _ in range(self.concurrency)]
-        others = [asyncio.create_task(self._beats()), asyncio.create_task(self._stopping.wait())]
+        self._stop_task = asyncio.create_task(self._stopping.wait())
+        others = [asyncio.create_task(self._beats()), self._stop_task]
         try:
             await asyncio.wait([*others, *slots], return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
@@ -139,8 +140,9 @@ class Worker:
         """Works on one job after another. The end of one and the claim of the next are one request."""
         ended: Ended | None = None
         while ended or not self._stopping.is_set():
+            claim: Any = {} if self._stopping.is_set() else {"claim": 1, "worker": self.name, "wait_sec": self.wait_sec}
             try:
-                reply = await self._finish([ended] if ended else [])
+                reply = await self._unless_stopping(self._client.finish(self.type, [ended] if ended else [], **claim))
             except (ConnectionError, ServiceError, TypeError, ValueError, RecursionError) as error:
                 if isinstance(error, NestedError) and (unread := CLAIMED.search(error.text)):
                     id, lock = map(json.loads, unread.groups())
@@ -148,9 +150,7 @@ class Worker:
                     ended = Ended(id=id, lock=lock, outcome="failed", error=f"its data cannot be read: {error}", retry=False)
                 elif _is_passing(error):
                     log.warning("%s; trying again", error)
-                    pause = asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1))
-                    # While the worker stops, ends of runs are still retried; its signal no longer cuts the pause short.
-                    await (pause if ended and self._stopping.is_set() else self._unless_stopping(pause))
+                    await self._unless_stopping(asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1)))
                 elif ended and not (isinstance(error, ServiceError) and error.status in (401, 403, 404)):
                     ended = self._refused(ended, error)
                 else:
@@ -165,18 +165,12 @@ class Worker:
                 for claimed in reply["jobs"]:
                     ended = await self._work(Job(claimed, self._timeout_sec))
 
-    async def _finish(self, ends: Sequence[Ended]) -> Finish | None:
-        if self._stopping.is_set():
-            return await self._client.finish(self.type, ends)
-        claim = self._client.finish(self.type, ends, claim=1, worker=self.name, wait_sec=self.wait_sec)
-        return await self._unless_stopping(claim)
-
     def _refused(self, ended: Ended, error: Exception) -> Ended | None:
         """How a run ends instead, for example because its result is too large."""
         log.error("cannot end the run of %s as %s: %s", ended["id"], ended["outcome"], error)
         if ended["outcome"] != "failed":
-            reason = error.reason if isinstance(error, ServiceError) else str(error)
-            return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=reason[:1000])
+            reason = getattr(error, "reason", str(error))[:1000]
+            return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=reason)
         # It may be the fault of the error, or of the delay.
         for part in ("error", "delay_sec"):
             if ended.get(part) is not None:
@@ -184,13 +178,15 @@ class Worker:
         return None
 
     async def _unless_stopping(self, call: Coroutine[Any, Any, T]) -> T | None:
-        task, stopping = asyncio.create_task(call), asyncio.create_task(self._stopping.wait())
+        """Gives a call up when the worker is told to stop. Later calls, which end runs, and their pauses are not cut short."""
+        if self._stopping.is_set():
+            return await call
+        task = asyncio.create_task(call)
         try:
-            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task, self._stop_task], return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else None
         finally:
             task.cancel()
-            stopping.cancel()
 
     async def _work(self, job: Job) -> Ended | None:
         """Runs the handler; `None` if the job was lost."""
