@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use jobs::{Finish, Held, Job};
@@ -68,13 +69,10 @@ impl Queue {
         let jobs: Vec<Option<Job>> = jobs.collect();
         let mut held = Vec::with_capacity(jobs.len());
         let mut claimed = self.claimed(ty, Vec::new()).await?;
-        let ends = ended.into_iter().flatten().map(|(job, has_more, end)| {
-            let ending = async move {
-                let finish = self.end(ty, &job, has_more, end).await?;
-                Ok::<_, Error>((job, finish))
-            };
-            ending.boxed()
-        });
+        let ends = ended
+            .into_iter()
+            .flatten()
+            .map(|(job, has_more, end)| self.end(ty, job, has_more, end).boxed());
         let ends: Vec<_> = ends.collect();
         // The data of all jobs together may be large, so it is read for one part after another.
         let mut ends = pin!(stream::iter(ends).buffered(AT_ONCE).peekable());
@@ -97,7 +95,7 @@ impl Queue {
                     (answers, claimed) = self.finish_and_claim(ty, runs, claim, &line).await?;
                     held.extend(answers);
                 }
-                None => held.extend(self.end_many(&runs).await?),
+                None => held.extend(self.end_many(ty, &runs).await?),
             }
             if is_last {
                 break;
@@ -127,18 +125,22 @@ impl Queue {
     async fn finish_and_claim(
         &self,
         ty: &Type,
-        runs: Vec<(Job, Finish)>,
+        runs: Vec<Run>,
         claim: &Claim,
         line: &InLine,
     ) -> Result<(Vec<jobs::Result<Held>>, Claimed)> {
-        // The acceptor's transactions know no keys.
-        let acceptor = line.acceptor().filter(|_| sealed(&runs).next().is_none());
+        // The acceptor's transactions know no keys, and do not read.
+        let knows = !runs
+            .iter()
+            .any(|run| run.is_sealed() || run.is_read_again());
+        let acceptor = line.acceptor().filter(|_| knows);
         let Some(acceptor) = acceptor else {
-            let held = self.end_many(&runs).await?;
+            let held = self.end_many(ty, &runs).await?;
             return Ok((held, self.claim_in(ty, claim, line).await?));
         };
         let holder = Some(claim.holder.clone());
         let wait = claim.left();
+        let runs = runs.into_iter().map(|run| (run.job, run.finish)).collect();
         let ended = acceptor.finish_and_accept(runs, holder, claim.count, wait);
         let (held, accepted) = ended.await?;
         let (any, claimed) = (!accepted.is_empty(), self.claimed(ty, accepted).await?);
@@ -150,44 +152,41 @@ impl Queue {
     }
 
     /// Ends runs in one transaction.
-    async fn end_many(&self, runs: &[(Job, Finish)]) -> Result<Vec<jobs::Result<Held>>> {
+    async fn end_many(&self, ty: &Type, runs: &[Run]) -> Result<Vec<jobs::Result<Held>>> {
         let op = &self.jobs().op();
         (self.jobs().store())
             .transact("finish", |tx| async move {
-                self.sealing_in(&tx, sealed(runs)).await?;
-                Ok(self.jobs().finish_many_in(&tx, op, runs).await?)
+                let tx = &tx;
+                let ends = runs.iter().map(|run| async move {
+                    let mut finish = run.finish.clone();
+                    if run.is_read_again() {
+                        let read = self.jobs().get_in(tx, &run.job.ty, &run.job.id).await?;
+                        let data = read.map(|(_, data)| self.ended(ty, run, data));
+                        finish.data = data.transpose()?.flatten();
+                    }
+                    Ok::<_, Error>((run.job.clone(), finish))
+                });
+                let ends = &try_join_all(ends).await?;
+                let data = ends.iter().filter_map(|(_, finish)| finish.data.as_ref());
+                self.sealing_in(tx, data.filter(|data| is_sealed(data)))
+                    .await?;
+                Ok(self.jobs().finish_many_in(tx, op, ends).await?)
             })
             .await
     }
 
     /// How a run ends in the queue.
-    async fn end(&self, ty: &Type, job: &Job, has_more: bool, end: Ended) -> Result<Finish> {
+    async fn end(&self, ty: &Type, job: Job, has_more: bool, end: Ended) -> Result<Run> {
         let reads = has_more
             || end.result.is_some()
             || end.error.is_some()
             || end.outcome == Outcome::Failed;
-        // What a run ends with changes only by its worker.
         let read = if reads {
             self.jobs().get(&job.ty, &job.id).await?
         } else {
             None
         };
-        let (failures, data) = match read {
-            None => (0, None),
-            Some((info, data)) => {
-                let old = self.unpack(&job.ty, &job.id, data)?;
-                let new = Envelope {
-                    error: end.error.clone(),
-                    result: match end.outcome {
-                        Outcome::Done => end.result,
-                        _ => end.result.or(old.result.clone()),
-                    },
-                    ..old.clone()
-                };
-                let data = (new != old).then(|| self.pack(ty, &job.id, &new));
-                (info.stalls, data.transpose()?)
-            }
-        };
+        let failures = read.as_ref().map_or(0, |(info, _)| info.stalls);
         let now_ms = self.jobs().clock().now_ms();
         let later = |delay: Seconds| match delay.ms() {
             0 => 0,
@@ -221,7 +220,28 @@ impl Queue {
                 }
             }
         };
-        Ok(Finish { data, ..finish })
+        let mut run = Run { job, finish, end };
+        if let Some((_, data)) = read {
+            run.finish.data = self.ended(ty, &run, data)?;
+        }
+        Ok(run)
+    }
+
+    /// The stored form of a job whose run has ended, if it is another than before.
+    fn ended(&self, ty: &Type, run: &Run, data: Bytes) -> Result<Option<Bytes>> {
+        let Run { job, end, .. } = run;
+        let old = self.unpack(&job.ty, &job.id, data)?;
+        let result = end.result.clone();
+        let new = Envelope {
+            error: end.error.clone(),
+            result: match end.outcome {
+                Outcome::Done => result,
+                _ => result.or(old.result.clone()),
+            },
+            ..old.clone()
+        };
+        let data = (new != old).then(|| self.pack(ty, &job.id, &new));
+        data.transpose()
     }
 }
 
@@ -236,32 +256,51 @@ fn decode(ty: &Type, ended: Vec<Ended>) -> Result<Vec<Option<(Job, bool, Ended)>
     decoded.collect()
 }
 
+/// A run that ends.
+struct Run {
+    job: Job,
+    finish: Finish,
+    end: Ended,
+}
+
+impl Run {
+    /// Whether its job must be read in the transaction that ends it. A concurrent heartbeat of its worker may store
+    /// progress, which the next run needs.
+    fn is_read_again(&self) -> bool {
+        self.finish.data.is_some() && self.end.outcome != Outcome::Done
+    }
+
+    fn is_sealed(&self) -> bool {
+        self.finish
+            .data
+            .as_ref()
+            .is_some_and(|data| is_sealed(data))
+    }
+
+    fn size(&self) -> usize {
+        self.finish.data.as_ref().map_or(0, Bytes::len) + 1
+    }
+}
+
 /// Runs that end in one transaction.
 #[derive(Default)]
 struct Part {
-    runs: Vec<(Job, Finish)>,
+    runs: Vec<Run>,
     bytes: usize,
 }
 
 impl Part {
-    fn has_room(&self, run: &Result<(Job, Finish)>) -> bool {
-        let bytes = run.as_ref().map_or(0, |(_, finish)| size(finish));
+    fn has_room(&self, run: &Result<Run>) -> bool {
+        let bytes = run.as_ref().map_or(0, Run::size);
         let fits = self.runs.len() < ENDED_MAX && self.bytes + bytes <= ENDED_BYTES_MAX;
         self.runs.is_empty() || fits
     }
 
-    fn push(&mut self, run: (Job, Finish)) {
-        self.bytes += size(&run.1);
+    fn push(&mut self, run: Run) {
+        self.bytes += run.size();
         self.runs.push(run);
     }
 }
 
-fn size(finish: &Finish) -> usize {
-    finish.data.as_ref().map_or(0, bytes::Bytes::len) + 1
-}
-
-/// The sealed data that runs end with.
-fn sealed(runs: &[(Job, Finish)]) -> impl Iterator<Item = &bytes::Bytes> {
-    let data = runs.iter().filter_map(|(_, finish)| finish.data.as_ref());
-    data.filter(|data| is_sealed(data))
-}
+#[cfg(test)]
+mod tests;
