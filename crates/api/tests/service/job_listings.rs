@@ -61,6 +61,38 @@ async fn jobs_are_listed_by_state_and_followed_to_their_end() {
     );
 }
 
+/// A browser that reconnects after a restart names all jobs again.
+#[tokio::test]
+async fn a_feed_tells_which_jobs_are_gone() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    for id in ["a", "b"] {
+        let job = json!({"id": id, "data": 1});
+        root.post("/_jobs/mail", &job).await.gives(201);
+    }
+    root.delete("/_jobs/mail/a").await.gives(200);
+    let path = "/_jobs/mail/_feed?ids=a,b";
+    let feed = root.open(Method::GET, path, "").await;
+    assert_eq!(feed.status(), 200);
+    let ending = async {
+        let job = claim(&root, 1, 0).await.remove(0);
+        finish(&root, &job, json!({"outcome": "done"})).await
+    };
+    let read = axum::body::to_bytes(feed.into_body(), usize::MAX);
+    let (told, _) = tokio::join!(read, ending);
+    let told = String::from_utf8(told.unwrap().to_vec()).unwrap();
+    for part in [r#"{"id":"a","state":"removed"}"#, r#""state":"finished""#] {
+        assert!(told.contains(part), "{told}");
+    }
+    let (_, last) = told.rsplit_once("id: ").unwrap();
+    let again = root
+        .clone()
+        .with("last-event-id", last.lines().next().unwrap());
+    assert_eq!(again.get(path).await.status, 204);
+    root.delete("/_jobs/mail/b").await.gives(200);
+    root.get(path).await.gives(404);
+}
+
 #[tokio::test]
 async fn own_types_are_counted_for_administrators() {
     let fixture = fixture_with(json!({"roles": {"read": ["auditor"]}})).await;

@@ -57,16 +57,21 @@ pub(super) async fn feed(call: &Call, ty: &Arc<Type>) -> Result<Reply, Error> {
     let (mut now, mut ends, mut first) = (none(), none(), String::new());
     let (mut later, mut all) = (Vec::new(), SelectAll::new());
     for (nth, id) in ids.into_iter().enumerate() {
-        let mut following = call.shared.queue.follow(ty, id).await?;
-        let (info, envelope) = following.first()?;
-        let event = Event::new(nth, &info, &Change::new(&info, envelope))?;
+        let event = match followed(call, ty, id).await {
+            Ok((following, info, change)) => {
+                all.push(Box::pin(changes(following, nth, id.to_owned())));
+                Event::new(nth, &info, &change)?
+            }
+            // It may have been there when a browser that reconnects connected first.
+            Err(queue::Error::NoJob) => Event::removed(nth, id),
+            Err(error) => return Err(error.into()),
+        };
         now.0[nth].clone_from(&event.end);
         if later.is_empty() && first.len() + event.data.len() <= FIRST_BYTES_MAX {
             first.push_str(&ends.told(event));
         } else {
             later.push((nth, id.to_owned()));
         }
-        all.push(Box::pin(changes(following, nth, id.to_owned())));
     }
     if let (Some(id), Some(seen)) = (now.id(), call.header(&LAST_EVENT_ID))
         && id == seen
@@ -74,6 +79,9 @@ pub(super) async fn feed(call: &Call, ty: &Arc<Type>) -> Result<Reply, Error> {
         let mut over = Response::new(Body::empty());
         *over.status_mut() = StatusCode::NO_CONTENT;
         return Ok(over);
+    }
+    if all.is_empty() {
+        return Err(queue::Error::NoJob.into());
     }
     let (shared, of) = (call.shared.clone(), Arc::clone(ty));
     let later = stream::iter(later).then(move |(nth, id)| {
@@ -96,6 +104,18 @@ pub(super) async fn feed(call: &Call, ty: &Arc<Type>) -> Result<Reply, Error> {
     let mut reply = reply::stream("text/event-stream", first.chain(rest).boxed());
     reply::set(&mut reply, CACHE_CONTROL, "no-cache");
     Ok(reply)
+}
+
+/// Follows a job, from its present state on.
+async fn followed(
+    call: &Call,
+    ty: &Type,
+    id: &str,
+) -> queue::Result<(Following, Arc<JobInfo>, Change)> {
+    let mut following = call.shared.queue.follow(ty, id).await?;
+    let (info, envelope) = following.first()?;
+    let change = Change::new(&info, envelope);
+    Ok((following, info, change))
 }
 
 /// Comments, as long as the caller may read jobs of the type.
