@@ -139,6 +139,41 @@ async fn new_data_begins_without_the_failures_of_the_old() {
     }
 }
 
+/// A worker that lost a job and claimed it again may still work on its first run.
+#[tokio::test]
+async fn a_job_may_be_named_twice_in_a_heartbeat() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let jobs = json!({"jobs": [{"id": "a", "data": 1}, {"id": "b", "data": 1}]});
+    root.post("/_jobs/mail", &jobs).await.gives(201);
+    let (mut old, mut new) = (Value::Null, Value::Null);
+    let mut other = Value::Null;
+    for _ in 0..2 {
+        for run in claim(&root, 2, 0).await {
+            let row = json!({"id": run["id"], "lock": run["lock"]});
+            if run["id"] == "b" {
+                other = row;
+                continue;
+            }
+            if old.is_null() {
+                finish(&root, &run, json!({"outcome": "again"})).await;
+                old = row;
+            } else {
+                new = row;
+            }
+        }
+    }
+    for (first, second) in [(&new, &new), (&new, &old), (&old, &new)] {
+        let body = json!({"jobs": [first, second, other]});
+        let beaten = root.post("/_jobs/mail/_beat", &body).await.gives(200);
+        let rows = beaten["jobs"].as_array().unwrap();
+        let status = |row: &Value| if *row == old { "halt" } else { "held" };
+        for (row, expected) in rows.iter().zip([first, second, &other]) {
+            assert_eq!(row["status"], status(expected), "{beaten}");
+        }
+    }
+}
+
 /// Holds whether the job is requested again during that run or after it. The progress of a failed attempt is kept.
 #[tokio::test]
 async fn progress_of_a_run_that_was_done_is_not_handed_on() {

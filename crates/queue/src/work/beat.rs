@@ -1,5 +1,7 @@
 //! Heartbeats, with progress.
 
+use std::collections::BTreeSet;
+
 use futures::future::try_join_all;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use jobs::{Held, Job};
@@ -104,10 +106,18 @@ impl Queue {
         which: &[usize],
         to: &mut [Option<Held>],
     ) -> Result<()> {
-        for part in which.chunks(BEATS) {
-            let part = part.iter();
-            let part = part.filter_map(|nth| Some((*nth, jobs[*nth].as_ref()?)));
-            let part: Vec<_> = part.collect();
+        let held = (which.iter()).filter_map(|nth| Some((*nth, jobs[*nth].as_ref()?)));
+        let mut left: Vec<_> = held.collect();
+        while !left.is_empty() {
+            // A heartbeat cannot be read by the transaction that writes it, so each job is in a part once.
+            let (mut part, mut seen) = (Vec::new(), BTreeSet::new());
+            left.retain(|(nth, job)| {
+                let has_room = part.len() < BEATS && seen.insert(job.id.as_bytes());
+                if has_room {
+                    part.push((*nth, *job));
+                }
+                !has_room
+            });
             for (nth, held) in self.keep_some(&part).await? {
                 to[nth] = held;
             }
