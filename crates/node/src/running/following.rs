@@ -14,8 +14,9 @@ use tokio::sync::watch;
 use super::Tasks;
 use crate::config::Config;
 
-/// Concurrent jobs that listen to databases.
+/// Concurrent jobs that listen to databases, besides those that wait for a call, and all of them at most.
 const LISTENING: usize = 32;
+const LISTENING_MAX: usize = 1_000;
 
 /// What a node that replicates needs besides.
 pub(super) struct Following<'a> {
@@ -62,8 +63,10 @@ impl Following<'_> {
         outer.start("caller of webhooks", |stop| server.run(stop));
         inner.start("acceptor of webhooks", |stop| acceptor.run(stop));
         let holder = self.holder.clone();
+        let calling = self.config.webhooks.max_in_flight;
+        let listeners = LISTENING.saturating_add(calling).min(LISTENING_MAX);
         outer.start("listeners to databases", |stop| {
-            listening.run(holder, LISTENING, stop)
+            listening.run(holder, listeners, stop)
         });
 
         let book = RuleBook::new(replications, compiled, self.listeners.clone());

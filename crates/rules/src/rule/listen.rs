@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use couch::{Network, Seq};
 use docstore::InstanceId;
-use jobs::{Add, Holder, JobType, Jobs, Op, Signal, TypeConfig, Worker, WorkerOptions};
+use jobs::{Add, Holder, JobType, Jobs, Lane, Op, Signal, TypeConfig, Worker, WorkerOptions};
 use serde::{Deserialize, Serialize};
 use store::Transaction;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use control::{Only, Progress, Rewind};
@@ -197,6 +197,11 @@ impl Listeners {
             let due_ms = now_ms.saturating_add(delay_ms);
             let id = rule.job(&[source.name(), db]);
             let add = Add::new(id, data).due_ms(due_ms);
+            // Endpoints take turns.
+            let add = match webhook.waits_for() {
+                Some(endpoint) => add.lane(Lane::of(endpoint.as_bytes())),
+                None => add,
+            };
             let create = match event {
                 Event::Created => true,
                 Event::Updated => !rule.rule.databases.only_created(),
@@ -254,10 +259,13 @@ impl<S: Sender> Listening<S> {
             ..WorkerOptions::default()
         };
         let (jobs, ty) = (self.listeners.jobs().clone(), self.listeners.ty.clone());
-        let this = Arc::new(self);
+        let (this, idle) = (Arc::new(self), Arc::new(Semaphore::new(concurrency)));
         let handler = move |task| {
-            let this = Arc::clone(&this);
-            async move { this.listen(task).await }
+            let (this, idle) = (Arc::clone(&this), Arc::clone(&idle));
+            async move {
+                let _busy = idle.acquire().await?;
+                this.listen(task, &idle).await
+            }
         };
         Worker::new(jobs, ty, holder, options)
             .run(stop, handler)

@@ -121,6 +121,12 @@ impl Webhook {
         self.condition.matches(document, &mut Budget::of_document())
     }
 
+    /// The endpoint whose answers a run of the rule waits for.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        let origin = || self.url.sample().origin().ascii_serialization();
+        self.block.then(origin)
+    }
+
     pub fn selector(&self) -> Option<&Arc<Selector>> {
         self.selector.as_ref()
     }

@@ -9,6 +9,8 @@ use document::mango::TooExpensive;
 use document::matching::matches;
 use jobs::{Failure, Finish, Held, Task};
 use store::Transaction;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::{Answer, Listening, Place, SINCE_NOW, Sender, millis};
 use crate::rule::call::{Call, Outcome};
@@ -21,9 +23,11 @@ use crate::rule::webhook::Webhook;
 /// Changes per request.
 const PAGE: u64 = 100;
 /// A page ends with the document that brings its total to this size, which bounds the memory of a run.
-const PAGE_BYTES_MAX: usize = 4_000_000;
+const PAGE_BYTES_MAX: usize = 2_000_000;
 /// Pages per run: then others get their turn.
 const PAGES_MAX: usize = 20;
+/// How long a run makes calls while all listeners are busy.
+const TURN: Duration = Duration::from_secs(2);
 /// Limits of one transaction.
 const CALLS_MAX: usize = 200;
 const CALLS_BYTES_MAX: usize = 500_000;
@@ -38,6 +42,8 @@ const RESUMED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a run ends before it has caught up.
 enum Stop {
+    /// Others may be waiting for a listener.
+    Turn,
     /// The rule was edited, disabled, deleted or rewound.
     RuleChanged,
     /// The database does not exist.
@@ -63,10 +69,17 @@ struct Run<'a, S> {
     place: Place,
     rule: Arc<Compiled>,
     captures: Captures,
+    /// The listeners without a run.
+    idle: &'a Semaphore,
+    began: Instant,
 }
 
 impl<S: Sender> Listening<S> {
-    pub(super) async fn listen(&self, task: Task<Place>) -> Result<Finish, Failure> {
+    pub(super) async fn listen(
+        &self,
+        task: Task<Place>,
+        idle: &Semaphore,
+    ) -> Result<Finish, Failure> {
         let place = task.data.clone();
         let known = Arc::clone(&self.rules.borrow());
         let rule = match place.rule_id() {
@@ -115,6 +128,8 @@ impl<S: Sender> Listening<S> {
             task: &task,
             captures,
             rule: Arc::clone(&rule),
+            idle,
+            began: Instant::now(),
         };
         let ended = run.catch_up(&database, webhook).await;
         let place = run.place;
@@ -159,7 +174,9 @@ impl<S: Sender> Listening<S> {
         let now_ms = task.jobs().clock().now_ms();
         let finish = match ended {
             Ok(true) => Finish::done(),
-            Ok(false) | Err(Stop::RuleChanged) => Finish::again(0),
+            Err(Stop::RuleChanged) => Finish::again(0),
+            // Behind those that are due already.
+            Ok(false) | Err(Stop::Turn) => Finish::again(now_ms),
             Err(Stop::Failed(failure)) => return Err(failure),
             Err(Stop::Missing) => {
                 if is_forgotten(&mut place.missing_ms, now_ms) {
@@ -296,6 +313,9 @@ impl<S: Sender> Run<'_, S> {
             };
             self.place.failures = 0;
             self.advance(row, &calls).await?;
+            if self.began.elapsed() >= TURN && self.idle.available_permits() == 0 {
+                return Err(Stop::Turn);
+            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use couch::{EgressOptions, NetworkOptions, RequestOptions};
 use docstore::{Db, DocStore, Edit, EditMode, ReadOptions};
@@ -21,6 +22,7 @@ use crate::rule::store::KINDS;
 mod answers;
 mod edited;
 mod rewound;
+mod turns;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -33,6 +35,8 @@ struct Recorder {
     answers: Arc<Mutex<VecDeque<Answer>>>,
     /// Calls are answered one by one as permits are added.
     gate: Arc<Semaphore>,
+    /// How long an answer takes, in milliseconds.
+    slowness_ms: Arc<AtomicU64>,
 }
 
 impl Sender for Recorder {
@@ -51,6 +55,8 @@ impl Sender for Recorder {
     async fn send(&self, call: &Call, _: u32) -> Answer {
         self.sent.send(call.clone()).unwrap();
         self.gate.acquire().await.unwrap().forget();
+        let slowness_ms = self.slowness_ms.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(slowness_ms)).await;
         let answer = self.answers.lock().unwrap().pop_front();
         answer.unwrap_or_else(delivered)
     }
@@ -69,6 +75,7 @@ struct Fixture {
     enqueued: mpsc::UnboundedReceiver<Call>,
     answers: Arc<Mutex<VecDeque<Answer>>>,
     gate: Arc<Semaphore>,
+    slowness_ms: Arc<AtomicU64>,
     stop: CancellationToken,
 }
 
@@ -108,6 +115,7 @@ impl Fixture {
         let (watcher, set) = super::super::RuleWatcher::new(rules.clone());
         let (sending, sent) = mpsc::unbounded_channel();
         let (answers, gate) = (Arc::default(), Arc::new(Semaphore::new(1_000)));
+        let slowness_ms = Arc::<AtomicU64>::default();
         let listening = Listening {
             listeners,
             rules: set.clone(),
@@ -119,6 +127,7 @@ impl Fixture {
                 sent: sending,
                 answers: Arc::clone(&answers),
                 gate: Arc::clone(&gate),
+                slowness_ms: Arc::clone(&slowness_ms),
             },
         };
         let stop = CancellationToken::new();
@@ -140,6 +149,7 @@ impl Fixture {
             enqueued,
             answers,
             gate,
+            slowness_ms,
             stop,
         }
     }
@@ -173,12 +183,16 @@ impl Fixture {
 
     /// What the feed does.
     async fn signal(&self, event: Event, seen: Option<&Seq>) {
+        self.signal_in("a", event, seen).await;
+    }
+
+    async fn signal_in(&self, db: &str, event: Event, seen: Option<&Seq>) {
         let jobs = self.rules.replications().jobs();
         let ty = JobType::new(JOB_TYPE).unwrap();
         let now_ms = jobs.clock().now_ms();
         let set = Arc::clone(&self.set.borrow());
         let seen = seen.map(|seq| Seen { seq, news_ms: 0 });
-        let signals = Listeners::signals(&set, &self.source, "a", event, now_ms, seen);
+        let signals = Listeners::signals(&set, &self.source, db, event, now_ms, seen);
         let signals = signals.into_iter();
         let signals: Vec<_> = signals
             .map(|(_, signal)| Listeners::at_the_newest(signal))
@@ -437,7 +451,7 @@ async fn large_documents_are_read_a_few_at_a_time() {
         found.insert(next(&mut fixture.enqueued).await);
     }
     fixture.finished("r").await;
-    assert_eq!(fixture.peer.count("GET", "/a/_changes"), 3);
+    assert_eq!(fixture.peer.count("GET", "/a/_changes"), 4);
 }
 
 #[tokio::test]
