@@ -160,7 +160,7 @@ export class Client {
   send(
     method: string,
     path: string,
-    options?: Signalled & { body?: Json; headers?: Record<string, string>; wait_sec?: number; isRepeatable?: boolean },
+    options?: Signalled & { body?: Json; headers?: Record<string, string>; wait_sec?: number; timeout_sec?: number; isRepeatable?: boolean },
   ): Promise<any>;
   putType(type: string, settings?: Settings): Promise<void>;
   types(): Promise<TypeInfo[]>;
@@ -168,7 +168,8 @@ export class Client {
   enqueue(type: string, data: Json, options?: Omit<NewJob, "data"> & { idempotency_key?: string }): Promise<string>;
   enqueueMany(type: string, jobs: NewJob[], options?: { idempotency_key?: string }): Promise<Added[]>;
   claim(type: string, worker: string, options?: Signalled & { count?: number; wait_sec?: number }): Promise<Claim>;
-  beat(type: string, jobs: Beat[], options?: Signalled): Promise<Beats>;
+  /** If there is no answer within `timeout_sec`, the next URL is tried. */
+  beat(type: string, jobs: Beat[], options?: Signalled & { timeout_sec?: number }): Promise<Beats>;
   finish(
     type: string,
     jobs: Ended[],

@@ -8,7 +8,7 @@ const UNAVAILABLE = [502, 503, 504];
 // the first.
 const CALLS_MAX = 500, CALLS_LENGTH_MAX = 1_000_000, REQUESTS_MAX = 8;
 // Between heartbeats with progress, between tries to reach the service, and to give back jobs when a worker stops.
-const PROGRESS_MS = 1_000, UNREACHABLE_MS = 5_000, LAST_MS = 10_000;
+const PROGRESS_MS = 500, UNREACHABLE_MS = 5_000, LAST_MS = 10_000;
 
 /** The service refused a request. */
 export class ServiceError extends Error {
@@ -236,11 +236,12 @@ export class Client {
   }
 
   /** Makes a request. Rejects with a ServiceError, or an UnreachableError. */
-  async send(method, path, { body, text = body === undefined ? undefined : JSON.stringify(body), headers, wait_sec = 0, signal, isRepeatable = true } = {}) {
+  async send(method, path, { body, text = body === undefined ? undefined : JSON.stringify(body), headers, wait_sec = 0, timeout_sec = Infinity, signal, isRepeatable = true } = {}) {
     for (let tried = 0; ; tried += 1) {
-      const limit = new AbortController();
+      const [at, limit] = [this.#at, new AbortController()];
       const abort = () => limit.abort(signal.reason);
-      const timer = setTimeout(() => limit.abort(new Error("timed out")), this.#timeout + wait_sec * 1_000);
+      const allowed = Math.min(timeout_sec * 1_000, this.#timeout) + wait_sec * 1_000;
+      const timer = setTimeout(() => limit.abort(new Error("timed out")), allowed);
       signal?.addEventListener("abort", abort);
       try {
         signal?.throwIfAborted();
@@ -249,8 +250,9 @@ export class Client {
         signal?.throwIfAborted();
         const isRefused = error instanceof ServiceError;
         if (isRefused && !UNAVAILABLE.includes(error.status)) throw error;
-        const { base } = this.#servers[this.#at];
-        this.#at = (this.#at + 1) % this.#servers.length;
+        const { base } = this.#servers[at];
+        // Once, if other requests to it fail as well.
+        this.#at = (at + 1) % this.#servers.length;
         const unreachable = () => new UnreachableError(`cannot reach ${base}: ${error.cause ?? error}`, { cause: error });
         if (!isRepeatable || tried === PAUSES.length) throw isRefused ? error : unreachable();
       } finally {
@@ -272,13 +274,11 @@ export class Client {
 class Job {
   superseded = false;
   #news;
-  #changed;
   #halting;
   #halted;
 
-  constructor({ id, data, attempt, failures, progress }, changed) {
+  constructor({ id, data, attempt, failures, progress }) {
     Object.assign(this, { id, data, attempt, failures, progress });
-    this.#changed = changed;
   }
 
   /** Aborted when the job is no longer this worker's. Made when it is wanted, as it takes longer than all else here. */
@@ -294,7 +294,6 @@ class Job {
   report(progress) {
     if (this.#halted) throw new Halted(this.#halted);
     this.#news = { progress };
-    this.#changed();
   }
 
   static halt(job, why) {
@@ -303,6 +302,7 @@ class Job {
   }
 
   static isHalted = (job) => job.#halted !== undefined;
+  static hasNews = (job) => job.#news !== undefined;
 
   /** Progress for a heartbeat, and how to put it back if it could not be sent. */
   static take(job) {
@@ -320,8 +320,8 @@ export class Worker {
   #runs = new Set();
   #stopping = new AbortController();
   #over = new AbortController();
-  #changed = new AbortController();
-  #timeout = 30_000;
+  // The shortest that a type can have, until the service tells it.
+  #timeout = 1_000;
   #ends = new Shared((ends) => this.#end(ends));
   #claims = new Shared((slots) => this.#claim(slots.length), 1);
 
@@ -349,7 +349,6 @@ export class Worker {
     this.#over.abort();
     for (const run of this.#runs) run.release();
     await sleep(LAST_MS, over.signal);
-    this.#wake();
     await beats;
     for (const name of ["SIGTERM", "SIGINT"]) globalThis.process?.off?.(name, drain);
     if (!over.signal.aborted) return;
@@ -424,12 +423,9 @@ export class Worker {
   }
 
   #begin({ jobs, timeout_sec }) {
-    if (timeout_sec * 1_000 !== this.#timeout) {
-      this.#timeout = timeout_sec * 1_000;
-      this.#wake();
-    }
+    this.#timeout = timeout_sec * 1_000;
     const heldUntil = performance.now() + this.#timeout;
-    const runs = jobs.map((claimed) => ({ claimed, job: new Job(claimed, this.#wake), heldUntil, release: undefined }));
+    const runs = jobs.map((claimed) => ({ claimed, job: new Job(claimed), heldUntil, release: undefined }));
     for (const run of runs) this.#runs.add(run);
     return runs;
   }
@@ -462,27 +458,30 @@ export class Worker {
     }
   }
 
-  #wake = () => this.#changed.abort();
-
   async #beats() {
-    while (!this.#stopping.signal.aborted || this.#runs.size > 0) {
-      const period = this.#timeout / 3;
-      await sleep(period - Math.min(PROGRESS_MS, period / 2), this.#changed.signal);
-      this.#changed = new AbortController();
-      // Others may have those that were given up: this worker would throw away their results.
-      const runs = [...this.#runs].filter((run) => !Job.isHalted(run.job));
+    for (let beaten = performance.now(); !this.#over.signal.aborted; ) {
+      const pause = Math.min(PROGRESS_MS, this.#timeout / 6);
+      await sleep(pause, this.#over.signal);
+      const now = performance.now();
+      const isDue = now - beaten >= this.#timeout / 3 - pause;
+      if (isDue) beaten = now;
+      // Another worker may have it by now.
+      for (const { job, heldUntil } of this.#runs) if (now > heldUntil) Job.halt(job, "the service cannot be reached");
+      // This worker would throw away the results of those that were given up.
+      const runs = [...this.#runs].filter(({ job }) => !Job.isHalted(job) && (isDue || Job.hasNews(job)));
       await Promise.all(Array.from({ length: Math.ceil(runs.length / CALLS_MAX) }, () => this.#beat(runs.splice(0, CALLS_MAX))));
-      await sleep(Math.min(PROGRESS_MS, this.#timeout / 6), this.#over.signal);
     }
   }
 
   async #beat(runs, withProgress = true) {
     const [sent, limit] = [performance.now(), new AbortController()];
-    const timer = setTimeout(() => limit.abort(new UnreachableError("heartbeats timed out")), this.#timeout / 3);
+    const heldUntil = Math.min(...runs.map((run) => run.heldUntil));
+    const timer = setTimeout(() => limit.abort(new UnreachableError("heartbeats timed out")), heldUntil - sent);
     const taken = runs.map((run) => (withProgress ? Job.take(run.job) : {}));
     try {
       const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...taken[nth].news }));
-      const { jobs } = await this.client.beat(this.type, beats, { signal: limit.signal });
+      const options = { timeout_sec: this.#timeout / 3_000, signal: limit.signal };
+      const { jobs } = await this.client.beat(this.type, beats, options);
       jobs.forEach(({ id, status, reason }, nth) => {
         if (reason) this.log.warn(`progress of ${id} was refused: ${reason}`);
         runs[nth].job.superseded = status === "again";
@@ -497,7 +496,5 @@ export class Worker {
     } finally {
       clearTimeout(timer);
     }
-    // Another worker may have it by now.
-    for (const run of runs) if (performance.now() > run.heldUntil) Job.halt(run.job, "the service cannot be reached");
   }
 }

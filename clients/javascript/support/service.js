@@ -2,7 +2,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, open, readFile, rm } from "node:fs/promises";
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -52,6 +52,31 @@ export class Service {
   async end() {
     await this.kill();
     await rm(this.directory, { recursive: true });
+  }
+}
+
+/** A frontend before a service. When it hangs, connections stay open, but nothing is passed on. */
+export class Proxy {
+  hangs = false;
+  #sockets = new Set();
+
+  static async begin({ url, base }) {
+    const proxy = new Proxy();
+    const pass = (from, to) => from.on("data", (piece) => proxy.hangs || to.write(piece)).on("close", () => to.destroy());
+    proxy.server = createServer((socket) => {
+      const ends = [socket, connect(new URL(base).port, "127.0.0.1")];
+      for (const end of ends) proxy.#sockets.add(end.on("error", () => {}));
+      pass(...ends);
+      pass(...ends.reverse());
+    }).listen(0, "127.0.0.1");
+    await once(proxy.server, "listening");
+    proxy.url = url.replace(/\d+$/, proxy.server.address().port);
+    return proxy;
+  }
+
+  end() {
+    this.server.close();
+    for (const socket of this.#sockets) socket.destroy();
   }
 }
 

@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 import { after, before, beforeEach, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Again, Client, Failed, Halted, ServiceError, Worker } from "davenport-jobs";
-import { Service, program, until } from "../support/service.js";
+import { Proxy, Service, program, until } from "../support/service.js";
 
 const PROGRAM = `
 import { Client, Worker } from "davenport-jobs";
@@ -168,8 +168,8 @@ test("the end of a run is repeated after a pause while the worker stops", async 
 });
 
 test("heartbeats of many runs are sent together", { timeout: 30_000 }, async () => {
-  let [given, here, both] = [0, 0, undefined];
-  const [sizes, together] = [[], new Promise((resolve) => (both = resolve))];
+  let [given, here, all, both] = [0, 0, undefined, undefined];
+  const [sizes, allHere, together] = [[], new Promise((resolve) => (all = resolve)), new Promise((resolve) => (both = resolve))];
   const many = {
     claim: async (type, name, { count }) => ({ jobs: Array.from({ length: count }, () => claimed(`${given++}`)), timeout_sec: 30 }),
     finish: async (type, jobs) => ended(jobs),
@@ -179,9 +179,12 @@ test("heartbeats of many runs are sent together", { timeout: 30_000 }, async () 
       return { jobs: jobs.map(({ id }) => ({ id, status: "held" })) };
     },
   };
-  const handle = (job) => {
-    if (++here === 501) job.report(1);
-    return together.then(() => worker.stop());
+  const handle = async (job) => {
+    if (++here === 501) all();
+    await allHere;
+    job.report(1);
+    await together;
+    worker.stop();
   };
   const worker = new Worker(many, type, handle, { log, concurrency: 501 });
   await worker.run({ signals: false });
@@ -211,6 +214,26 @@ test("the next attempt knows the progress", async () => {
     throw new Error("later");
   });
   assert.equal(job.result, 7);
+});
+
+test("heartbeats go to the next frontend if one hangs", async () => {
+  const proxy = await Proxy.begin(service);
+  await client.putType(type, { timeout_sec: 3 });
+  const id = await client.enqueue(type, 1);
+  const handle = async ({ attempt }) => {
+    proxy.hangs = true;
+    await sleep(6_000);
+    return attempt;
+  };
+  const worker = new Worker(new Client([proxy.url, service.url]), type, handle, { log });
+  const ran = worker.run({ signals: false });
+  try {
+    assert.deepEqual((await end(id)).attempts.map(({ outcome }) => outcome), ["done"]);
+  } finally {
+    worker.stop();
+    proxy.end();
+    await ran;
+  }
 });
 
 test("a removed job is halted", async () => {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.request
@@ -25,7 +27,8 @@ LONG_SEC = 60
 class Service:
     """A service with a store of its own. `kill` and `start` again keep its port and data."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
+        self._options = options
         self._directory = tempfile.TemporaryDirectory(prefix="davenport-")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
@@ -39,6 +42,7 @@ class Service:
                 [
                     os.environ["DAVENPORT"], "serve", "--store", f"lmdb:{directory}/data", "--admin", "root:s3cret",
                     "--listen", f"127.0.0.1:{self.port}", "--set", "log.level=warn",
+                    *self._options,
                 ],
                 stdout=log, stderr=log,
             )  # fmt: skip
@@ -63,6 +67,36 @@ class Service:
     def close(self) -> None:
         self.kill()
         self._directory.cleanup()
+
+
+class Proxy:
+    """A frontend before a service. When it hangs, connections stay open, but nothing is passed on."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self.hangs, self._sockets = service, False, [socket.create_server(("127.0.0.1", 0))]
+        self.url = service.url.replace(str(service.port), str(self._sockets[0].getsockname()[1]))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                ends = self._sockets[0].accept()[0], socket.create_connection(("127.0.0.1", self._service.port))
+                self._sockets += ends
+                for source, target in (ends, ends[::-1]):
+                    threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(65536):
+                if not self.hangs:
+                    target.sendall(piece)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
 
 
 def until(met: Callable[[], T | None]) -> T:

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from davenport_jobs import Again, AsyncClient, Client, Failed, Halted, Job, ServiceError, Worker
-from service import Program, Service, ServiceCase, until
+from service import Program, Proxy, Service, ServiceCase, until
 
 PROGRAM = """
 import sys, time
@@ -172,6 +172,21 @@ class TestWorker(ServiceCase):
         with working(Worker(self.client, self.type, handle)):
             self.assertEqual(self.end(self.client.enqueue(self.type, 1))["result"], 7)
 
+    def test_heartbeats_go_to_the_next_frontend_if_one_hangs(self) -> None:
+        proxy = Proxy(self.service)
+        self.addCleanup(proxy.close)
+        self.client.put_type(self.type, timeout_sec=3)
+        id = self.client.enqueue(self.type, 1)
+
+        def handle(job: Job) -> int:
+            proxy.hangs = True
+            time.sleep(6)
+            return job.attempt
+
+        client = Client([proxy.url, self.service.url])
+        with working(Worker(client, self.type, handle)):
+            self.assertEqual([run["outcome"] for run in self.end(id)["attempts"]], ["done"])
+
     def test_a_removed_job_is_halted(self) -> None:
         begun, halted = threading.Event(), threading.Event()
 
@@ -306,7 +321,7 @@ class TestRequests(unittest.TestCase):
         async def finish(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
             return self.ended() if jobs else self.claimed()
 
-        async def beat(type: str, jobs: list[Any]) -> dict[str, Any]:
+        async def beat(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
             sizes.append(len(jobs))
             if len(sizes) == 2:
                 together.set()

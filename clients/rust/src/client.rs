@@ -15,7 +15,7 @@ use crate::{Answer, Beat, Claims, Ended, Error, JobInfo, NewJob, Page, Result, R
 
 /// Before each further try, in milliseconds.
 const PAUSES_MS: [u64; 4] = [0, 100, 500, 2_000];
-/// How long the service may take to answer, besides what a request waits for.
+/// How long a try may take, besides what a request waits for.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// A part that no answer has.
 const NOTHING: &str = "/";
@@ -25,6 +25,8 @@ const NOTHING: &str = "/";
 pub struct Client {
     inner: Arc<Inner>,
     key: Option<String>,
+    /// How long a try may take.
+    timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -55,13 +57,18 @@ impl Client {
         }
         let http = reqwest::Client::builder().build().map_err(Error::Unreachable)?;
         let inner = Inner { http, servers, token: token.map(str::to_owned), at: AtomicUsize::default() };
-        Ok(Self { inner: Arc::new(inner), key: None })
+        Ok(Self { inner: Arc::new(inner), key: None, timeout: TIMEOUT })
     }
 
     /// The same client, whose requests have this `Idempotency-Key`: jobs that were added with it are not added again.
     #[must_use]
     pub fn keyed(&self, key: &str) -> Self {
         Self { key: Some(key.to_owned()), ..self.clone() }
+    }
+
+    /// The same client, which tries the next frontend if it has no answer in this time.
+    pub(crate) fn within(&self, timeout: Duration) -> Self {
+        Self { timeout: self.timeout.min(timeout), ..self.clone() }
     }
 
     /// Makes a job type, or replaces all its settings.
@@ -88,7 +95,8 @@ impl Client {
     /// Ends runs and, unless `count` is 0, claims so many jobs in the same transaction.
     pub async fn finish(&self, ty: &str, ends: &[Ended], worker: &str, count: usize, wait: Duration) -> Result<Claims> {
         let body = json!({"jobs": ends, "claim": count, "worker": worker, "wait_sec": wait.as_secs_f64()});
-        self.send(Method::POST, &["_jobs", ty, "_finish"], &[], &body, "", wait).await
+        let client = Self { timeout: self.timeout + wait, ..self.clone() };
+        client.ask(Method::POST, &["_jobs", ty, "_finish"], &body).await
     }
 
     /// Sends heartbeats. Returns an answer for each.
@@ -99,12 +107,13 @@ impl Client {
     /// Returns a job when it is finished or dead, or as it is when the time is over; up to 60 s.
     pub async fn wait(&self, ty: &str, id: &str, time: Duration) -> Result<JobInfo> {
         let query = [("timeout_sec", time.as_secs_f64().to_string())];
-        self.send(Method::GET, &["_jobs", ty, id, "_wait"], &query, &Value::Null, "", time).await
+        let client = Self { timeout: self.timeout + time, ..self.clone() };
+        parse(&client.send(Method::GET, &["_jobs", ty, id, "_wait"], &query, &Value::Null).await?, "")
     }
 
     /// A page of jobs. The query may have `state`, `limit`, `after` and `data`.
     pub async fn list(&self, ty: &str, query: &[(&str, String)]) -> Result<Page> {
-        self.send(Method::GET, &["_jobs", ty], query, &Value::Null, "", Duration::ZERO).await
+        parse(&self.send(Method::GET, &["_jobs", ty], query, &Value::Null).await?, "")
     }
 
     /// Makes all dead jobs pending, or those with this error.
@@ -120,7 +129,7 @@ impl Client {
 
     /// A page of schedules, and `next`. The query may have `limit` and `after`.
     pub async fn schedules(&self, query: &[(&str, String)]) -> Result<Value> {
-        self.send(Method::GET, &["_schedules"], query, &Value::Null, "", Duration::ZERO).await
+        parse(&self.send(Method::GET, &["_schedules"], query, &Value::Null).await?, "")
     }
 
     /// Makes an API token, and returns its text, which is shown only this time: `{"name", "rights", "types"?, "expires_sec"?}`.
@@ -134,19 +143,10 @@ impl Client {
     }
 
     async fn part<T: DeserializeOwned>(&self, method: Method, path: &[&str], body: &Value, part: &str) -> Result<T> {
-        self.send(method, path, &[], body, part, Duration::ZERO).await
+        parse(&self.send(method, path, &[], body).await?, part)
     }
 
-    /// Makes a request that may wait for so long, and returns a part of the answer, named by a JSON pointer.
-    async fn send<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &[&str],
-        query: &[(&str, String)],
-        body: &Value,
-        part: &str,
-        wait: Duration,
-    ) -> Result<T> {
+    async fn send(&self, method: Method, path: &[&str], query: &[(&str, String)], body: &Value) -> Result<Vec<u8>> {
         if let Some(part) = path.iter().find(|part| matches!(**part, "" | "." | "..")) {
             return Err(Error::Path((*part).to_owned()));
         }
@@ -155,15 +155,11 @@ impl Client {
         let tries = if path == ["_tokens"] && method == Method::POST { 0 } else { PAUSES_MS.len() };
         for pause_ms in PAUSES_MS.into_iter().take(tries).map(Some).chain([None]) {
             let at = self.inner.at.load(Ordering::Relaxed);
-            let request = self.request(method.clone(), path, query).timeout(TIMEOUT + wait);
+            let request = self.request(method.clone(), path, query).timeout(self.timeout);
             let request = request.header("idempotency-key", &key);
             let request = if body.is_null() { request } else { request.json(body) };
             let error = match read(request.send().await).await {
-                Ok(text) if part.is_empty() => return Ok(serde_json::from_slice(&text)?),
-                Ok(text) => {
-                    let answer: Value = serde_json::from_slice(&text)?;
-                    return Ok(T::deserialize(answer.pointer(part).unwrap_or(&Value::Null))?);
-                }
+                Ok(text) => return Ok(text),
                 Err(error) if !error.is_passing() => return Err(error),
                 Err(error) => error,
             };
@@ -227,6 +223,15 @@ impl Error {
     fn is_passing(&self) -> bool {
         matches!(self, Self::Refused { status: 502..=504, .. } | Self::Unreachable(_))
     }
+}
+
+/// A part of an answer, named by a JSON pointer.
+fn parse<T: DeserializeOwned>(text: &[u8], part: &str) -> Result<T> {
+    if part.is_empty() {
+        return Ok(serde_json::from_slice(text)?);
+    }
+    let answer: Value = serde_json::from_slice(text)?;
+    Ok(T::deserialize(answer.pointer(part).unwrap_or(&Value::Null))?)
 }
 
 async fn read(response: reqwest::Result<Response>) -> Result<Vec<u8>> {

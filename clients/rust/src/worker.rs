@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Beat, Claimed, Client, Ended, Error, Failure, Finish, Held, Result, WorkerOptions};
+use crate::{Answer, Beat, Claimed, Client, Ended, Error, Failure, Finish, Held, Result, WorkerOptions};
 
 /// How long one request for a job waits.
 const WAIT: Duration = Duration::from_mins(1);
 /// Between heartbeats with progress, and between tries to end a run while the worker stops.
-const PROGRESS: Duration = Duration::from_secs(1);
+const PROGRESS: Duration = Duration::from_millis(500);
 /// Between other tries to reach the service.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 /// How long the worker still tries to end runs whose handlers it has dropped.
@@ -61,9 +61,9 @@ impl<T> Task<T> {
 impl<T: Serialize> Task<T> {
     /// Stores the current data, as progress, for the next run in case this one fails.
     pub async fn save(&self) -> Result<Held> {
-        let Run { client, ty, beat, .. } = &*self.run;
+        let Run { worker, beat, .. } = &*self.run;
         let progress = Some(json!({SAVED: serde_json::to_value(&self.data)?}));
-        for answer in client.beat(ty, &[Beat { progress, ..beat.clone() }]).await? {
+        for answer in worker.beat(&[Beat { progress, ..beat.clone() }]).await? {
             if answer.status == "halt" {
                 self.run.lost.cancel();
                 return Err(Error::Halt);
@@ -122,8 +122,7 @@ impl From<Failure> for Finish {
 /// The run of a job that this worker holds.
 #[derive(Debug)]
 struct Run {
-    client: Client,
-    ty: String,
+    worker: Arc<Worker>,
     /// Without progress.
     beat: Beat,
     /// Progress to be sent.
@@ -141,26 +140,29 @@ pub struct Worker {
     ty: String,
     name: String,
     options: WorkerOptions,
+    /// A worker that is silent for longer loses its jobs.
+    timeout: Mutex<Duration>,
 }
 
 type Handled = std::result::Result<Finish, Failure>;
 type Handler = Box<dyn Fn(Claimed, Arc<Run>) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync>;
 
 struct Shared {
-    worker: Worker,
+    worker: Arc<Worker>,
     handler: Handler,
     /// Stops claiming jobs.
     stop: CancellationToken,
     /// Drops runs that are still in progress.
     drop: CancellationToken,
     runs: Mutex<Vec<Arc<Run>>>,
-    timeout_ms: AtomicU64,
 }
 
 impl Worker {
     /// A worker that claims jobs of a type; operators see its name.
     pub fn new(client: Client, ty: &str, name: &str, options: WorkerOptions) -> Self {
-        Self { client, ty: ty.to_owned(), name: name.to_owned(), options }
+        // The shortest that a type can have, until the service tells it.
+        let timeout = Mutex::new(Duration::from_secs(1));
+        Self { client, ty: ty.to_owned(), name: name.to_owned(), options, timeout }
     }
 
     /// Runs until the token is cancelled and all runs have ended, or the service refuses to give jobs.
@@ -174,7 +176,6 @@ impl Worker {
     {
         let (concurrency, drain) = (self.options.concurrency.max(1), self.options.drain);
         let (stop, drop) = (token.child_token(), CancellationToken::new());
-        let (runs, timeout_ms) = (Mutex::default(), AtomicU64::new(30_000));
         let handler: Handler = Box::new(move |mut claimed, run| {
             let saved = claimed.progress.get_mut(SAVED).map(Value::take);
             let data = serde_json::from_value(saved.unwrap_or(claimed.data)).map_err(|error| error.to_string());
@@ -186,7 +187,7 @@ impl Worker {
                 Err(error) => Box::pin(async move { Err(Failure::Dead(format!("its data cannot be read: {error}"))) }),
             }
         });
-        let shared = Arc::new(Shared { worker: self, handler, stop, drop, runs, timeout_ms });
+        let shared = Arc::new(Shared { worker: Arc::new(self), handler, stop, drop, runs: Mutex::default() });
         let mut slots: JoinSet<_> = (0..concurrency).map(|_| Arc::clone(&shared).work()).collect();
         let mut ended = pin!(async {
             let mut refused = Ok(());
@@ -206,6 +207,15 @@ impl Worker {
         shared.drop.cancel();
         timeout(LAST, ended).await.unwrap_or(Ok(()))
     }
+
+    fn timeout(&self) -> Duration {
+        *lock(&self.timeout)
+    }
+
+    /// Sends heartbeats, if need be to the next frontend.
+    async fn beat(&self, beats: &[Beat]) -> Result<Vec<Answer>> {
+        self.client.within(self.timeout() / 3).beat(&self.ty, beats).await
+    }
 }
 
 impl Shared {
@@ -214,11 +224,10 @@ impl Shared {
         let mut ended = None;
         while let Some(claimed) = self.next(ended.take()).await? {
             let run = Arc::new(Run {
-                client: self.worker.client.clone(),
-                ty: self.worker.ty.clone(),
+                worker: Arc::clone(&self.worker),
                 beat: Beat { id: claimed.id.clone(), lock: claimed.lock.clone(), progress: None },
                 report: Mutex::default(),
-                until: Mutex::new(Instant::now() + self.timeout()),
+                until: Mutex::new(Instant::now() + self.worker.timeout()),
                 again: AtomicBool::default(),
                 lost: CancellationToken::new(),
             });
@@ -231,7 +240,7 @@ impl Shared {
 
     /// Ends a run and claims the next job; `None` once the worker is stopped.
     async fn next(&self, mut ended: Option<Ended>) -> Result<Option<Claimed>> {
-        let Worker { client, ty, name, .. } = &self.worker;
+        let Worker { client, ty, name, timeout, .. } = &*self.worker;
         while !self.stop.is_cancelled() || ended.is_some() {
             let stopped = self.stop.is_cancelled();
             let (count, wait) = if stopped { (0, Duration::ZERO) } else { (1, WAIT) };
@@ -243,8 +252,7 @@ impl Shared {
             match answer {
                 Ok(mut claims) => {
                     ended = None;
-                    let timeout = Duration::try_from_secs_f64(claims.timeout_sec).unwrap_or(WAIT);
-                    self.timeout_ms.store(timeout.as_millis().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+                    *lock(timeout) = Duration::try_from_secs_f64(claims.timeout_sec).unwrap_or(WAIT);
                     if let Some(claimed) = claims.jobs.pop() {
                         return Ok(Some(claimed));
                     }
@@ -285,19 +293,17 @@ impl Shared {
         Some(Ended { id, lock, finish: ended.unwrap_or_else(Finish::from) })
     }
 
-    fn timeout(&self) -> Duration {
-        Duration::from_millis(self.timeout_ms.load(Ordering::Relaxed))
-    }
-
     async fn beats(self: &Arc<Self>) {
         let mut beaten = Instant::now();
         loop {
-            let pause = PROGRESS.min(self.timeout() / 6);
+            let pause = PROGRESS.min(self.worker.timeout() / 6);
             sleep(pause).await;
-            let due = beaten.elapsed() + pause >= self.timeout() / 3;
+            let due = beaten.elapsed() + pause >= self.worker.timeout() / 3;
             beaten = if due { Instant::now() } else { beaten };
             let mut runs = lock(&self.runs).clone();
-            // Others may have those that were given up: this worker would keep them from running.
+            // Another worker may have it by now.
+            runs.iter().filter(|run| Instant::now() >= *lock(&run.until)).for_each(|run| run.lost.cancel());
+            // This worker would keep those that were given up from running.
             runs.retain(|run| !run.lost.is_cancelled() && (due || lock(&run.report).is_some()));
             let beats = runs.chunks(BEATS_MAX).map(|part| Arc::clone(self).beat(part.to_vec()));
             beats.collect::<JoinSet<()>>().join_all().await;
@@ -305,11 +311,12 @@ impl Shared {
     }
 
     async fn beat(self: Arc<Self>, runs: Vec<Arc<Run>>) {
-        let (sent, allowed) = (Instant::now(), self.timeout());
+        let sent = Instant::now();
+        let held_until = runs.iter().map(|run| *lock(&run.until)).min().unwrap_or(sent);
         let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).take(), ..run.beat.clone() });
         let mut beats: Vec<Beat> = beats.collect();
         let answers = loop {
-            let asked = timeout(allowed / 3, self.worker.client.beat(&self.worker.ty, &beats)).await;
+            let asked = timeout_at(held_until, self.worker.beat(&beats)).await;
             let error = match asked.unwrap_or(Err(Error::Late)) {
                 Ok(answers) => break answers,
                 Err(error) => error,
@@ -327,9 +334,8 @@ impl Shared {
         };
         for (run, answer) in runs.iter().zip(answers) {
             run.again.store(answer.status == "again", Ordering::Relaxed);
-            *lock(&run.until) = if answer.status == "halt" { sent } else { sent + allowed };
+            *lock(&run.until) = if answer.status == "halt" { sent } else { sent + self.worker.timeout() };
         }
-        runs.iter().filter(|run| Instant::now() >= *lock(&run.until)).for_each(|run| run.lost.cancel());
     }
 }
 
@@ -356,10 +362,9 @@ pub fn stopped_by_signal() -> std::io::Result<CancellationToken> {
     let stop = token.clone();
     tokio::spawn(async move {
         tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
+            _ = term.recv() => stop.cancel(),
+            _ = int.recv() => stop.cancel(),
         }
-        stop.cancel();
     });
     Ok(token)
 }

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::service::{LONG, Service};
+use crate::service::{LONG, Proxy, Service};
 
 mod service;
 
@@ -124,6 +124,32 @@ async fn a_removed_job_drops_its_handler_and_a_stopped_worker_gives_back() {
     tokio::time::timeout(LONG, worker).await.unwrap().unwrap().unwrap();
     let back = client.get("work", "kept").await.unwrap();
     assert_eq!((&*back.state, back.failures), ("pending", 0));
+}
+
+#[tokio::test]
+async fn heartbeats_go_to_the_next_frontend_if_one_hangs() {
+    let service = Service::new("hangs").await;
+    let (client, proxy) = (service.client(), Proxy::new(service.port).await);
+    client.put_type("work", &json!({"timeout_sec": 3})).await.unwrap();
+    client.enqueue("work", &job("a", 1)).await.unwrap();
+    let handler = {
+        let hangs = Arc::clone(&proxy.hangs);
+        move |_: Task<u32>| {
+            hangs.store(true, Ordering::Relaxed);
+            async {
+                tokio::time::sleep(Duration::from_secs(6)).await;
+                Ok(Finish::done())
+            }
+        }
+    };
+    let urls = [proxy.port, service.port].map(|port| format!("http://root:s3cret@127.0.0.1:{port}"));
+    let both = Client::with(&[&urls[0], &urls[1]], None).unwrap();
+    let stop = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(both, "work", "w", options(1)).run(stop.clone(), handler));
+    let ended = state(&client, "a", &["finished", "dead"]).await;
+    assert_eq!((&*ended.state, ended.attempt), ("finished", 1), "{:?}", ended.attempts);
+    stop.cancel();
+    worker.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -26,7 +26,6 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Response = tuple[int, dict[str, str], AsyncIterator[bytes]]
 # Before each further try. Requests can be repeated, as jobs are added with an `Idempotency-Key`; only tokens are made once.
 PAUSES = (0.0, 0.1, 0.5, 2.0)
-UNAVAILABLE = (502, 503, 504)
 
 
 class ServiceError(Exception):
@@ -58,8 +57,7 @@ class AsyncClient(Requests):
         is_https = any(one.scheme == "https" for one in self._urls)
         self._tls = options.get("tls") or (ssl.create_default_context() if is_https else None)
         self._headers, self._timeout_sec = dict(options.get("headers") or {}), options.get("timeout_sec", 30)
-        self._at = 0
-        self._idle: deque[Streams] = deque()
+        self._at, self._idle = 0, deque[Streams]()
 
     async def send(self, request: Request[T]) -> T:
         """Makes a request. Raises `ServiceError`, or `ConnectionError` if the service cannot be reached."""
@@ -67,15 +65,17 @@ class AsyncClient(Requests):
         if any(not (value.isascii() and value.isprintable()) for value in request.headers.values()):
             raise ValueError("headers have printable ASCII characters only")
         for pause in (*(PAUSES if request.is_repeatable else ()), None):
+            at, timeout_sec = self._at, min(request.timeout_sec, self._timeout_sec) + request.wait_sec
             try:
-                async with self._sent(request, body, self._timeout_sec + request.wait_sec) as (status, headers, pieces):
+                async with self._sent(request, body, timeout_sec) as (status, headers, pieces):
                     answer = b"".join([piece async for piece in pieces])
                 return _read(request, status, headers, answer)
             except (ConnectionError, ServiceError) as error:
-                if isinstance(error, ServiceError) and error.status not in UNAVAILABLE:
+                if isinstance(error, ServiceError) and error.status not in (502, 503, 504):
                     raise
                 await self.close()
-                self._at = (self._at + 1) % len(self._urls)
+                # Once, if other requests to it fail as well.
+                self._at = (at + 1) % len(self._urls)
                 if pause is None:
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1))

@@ -31,6 +31,8 @@ class Request(Generic[T]):
     wait_sec: float = 0
     # Whether it may be repeated if its answer is lost.
     is_repeatable: bool = True
+    # How long a try may take, besides what it waits for, if this is less than the client's own limit.
+    timeout_sec: float = float("inf")
 
 
 class _Method(Generic[P, T]):
@@ -112,8 +114,9 @@ class Requests:
         return Request("POST", path(type, "_claim"), None, body, wait_sec=wait_sec)
 
     @_Method
-    def beat(self, type: str, jobs: Sequence[Beat]) -> Request[Beats]:
-        return Request("POST", path(type, "_beat"), None, {"jobs": jobs})
+    def beat(self, type: str, jobs: Sequence[Beat], *, timeout_sec: float = float("inf")) -> Request[Beats]:
+        """If there is no answer within `timeout_sec`, the next URL is tried."""
+        return Request("POST", path(type, "_beat"), None, {"jobs": jobs}, timeout_sec=timeout_sec)
 
     @_Method
     def finish(

@@ -90,7 +90,8 @@ class Worker:
         self._is_async = any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None))))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[Job] = set()
-        self._timeout_sec, self._stopped = 30.0, False
+        # The shortest that a type can have, until the service tells it.
+        self._timeout_sec, self._stopped = 1.0, False
 
     def run(self) -> None:
         """Works until `stop`, SIGTERM or SIGINT."""
@@ -122,9 +123,7 @@ class Worker:
             for job in self._running:
                 job._task.cancel()
             await asyncio.wait(slots, timeout=LAST_SEC)
-            for task in (*slots, others[0]):
-                if task.done():
-                    task.result()
+            await asyncio.gather(*(task for task in (*slots, others[0]) if task.done()))
         finally:
             for task in (*others, *slots):
                 task.cancel()
@@ -238,7 +237,13 @@ class Worker:
             await asyncio.sleep(pause)
             is_due = time.monotonic() - beaten >= self._timeout_sec / 3 - pause
             beaten = time.monotonic() if is_due else beaten
-            # Others may have those that were given up: this worker would throw away their results.
+            for job in self._running:
+                # Another worker may have it by now.
+                if time.monotonic() > job._held_until and not job.halted:
+                    job.halted = True
+                    if self._is_async:
+                        job._task.cancel()
+            # This worker would throw away the results of those that were given up.
             jobs = [job for job in self._running if not job.halted and (is_due or job._reports)]
             await asyncio.gather(*(self._beat(jobs[at : at + BEATS_MAX]) for at in range(0, len(jobs), BEATS_MAX)))
 
@@ -248,8 +253,8 @@ class Worker:
         beats: list[Any] = [{"id": job.id, "lock": job._lock, **last} for job, last in zip(jobs, progress)]
         rows: list[Beaten] = []
         try:
-            async with asyncio.timeout(self._timeout_sec / 3):
-                rows = (await self._client.beat(self.type, beats))["jobs"]
+            async with asyncio.timeout(min(job._held_until for job in jobs) - sent):
+                rows = (await self._client.beat(self.type, beats, timeout_sec=self._timeout_sec / 3))["jobs"]
         except (OSError, ServiceError, TypeError, ValueError, RecursionError) as error:
             log.warning("heartbeats of %d jobs: %r", len(jobs), error)
             reports = [] if _is_passing(error) else reports
@@ -263,12 +268,6 @@ class Worker:
                 log.warning("progress of %s was refused: %s", job.id, row["reason"])
             job.superseded = row["status"] == "again"
             job._held_until = 0.0 if row["status"] == "halt" else sent + self._timeout_sec
-        for job in jobs:
-            # Another worker may have it by now.
-            if time.monotonic() > job._held_until:
-                job.halted = True
-                if self._is_async:
-                    job._task.cancel()
 
 
 def _is_passing(error: Exception) -> bool:

@@ -8,8 +8,7 @@ use super::*;
 /// A run that has progress, so that its heartbeat is due at once.
 fn run(client: &Client, id: &str) -> Arc<Run> {
     Arc::new(Run {
-        client: client.clone(),
-        ty: "work".into(),
+        worker: worker(client),
         beat: Beat { id: id.into(), lock: "l".into(), progress: None },
         report: Mutex::new(Some(json!(50))),
         until: Mutex::new(Instant::now() + WAIT),
@@ -18,14 +17,19 @@ fn run(client: &Client, id: &str) -> Arc<Run> {
     })
 }
 
-fn shared(client: Client, runs: Vec<Arc<Run>>) -> Arc<Shared> {
+fn worker(client: &Client) -> Arc<Worker> {
+    let worker = Worker::new(client.clone(), "work", "w", WorkerOptions::default());
+    *lock(&worker.timeout) = WAIT * 3;
+    Arc::new(worker)
+}
+
+fn shared(client: &Client, runs: Vec<Arc<Run>>) -> Arc<Shared> {
     Arc::new(Shared {
-        worker: Worker::new(client, "work", "w", WorkerOptions::default()),
+        worker: worker(client),
         handler: Box::new(|_, _| Box::pin(std::future::pending())),
         stop: CancellationToken::new(),
         drop: CancellationToken::new(),
         runs: Mutex::new(runs),
-        timeout_ms: AtomicU64::new(180_000),
     })
 }
 
@@ -36,7 +40,7 @@ async fn runs_that_were_given_up_have_no_heartbeats() {
     let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
     let (given_up, held) = (run(&client, "given up"), run(&client, "held"));
     given_up.lost.cancel();
-    let shared = shared(client, vec![given_up, held]);
+    let shared = shared(&client, vec![given_up, held]);
     let request = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let (mut request, mut part) = (String::new(), [0; 1_000]);
@@ -60,7 +64,7 @@ async fn heartbeats_of_many_runs_are_sent_together() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
     let runs = (0..=BEATS_MAX).map(|nth| run(&client, &nth.to_string())).collect();
-    let shared = shared(client, runs);
+    let shared = shared(&client, runs);
     let requests = async { (listener.accept().await.unwrap(), listener.accept().await.unwrap()) };
     tokio::select! {
         _ = requests => {}

@@ -1,10 +1,15 @@
 //! The service that tests use: the program that DAVENPORT names, or that is built with them.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use davenport_client::{Client, Method};
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 pub const LONG: Duration = Duration::from_secs(60);
@@ -62,6 +67,40 @@ impl Service {
 
     pub fn client(&self) -> Client {
         Client::new(&format!("http://root:s3cret@127.0.0.1:{}", self.port)).unwrap()
+    }
+}
+
+/// A frontend before a service. When it hangs, connections stay open, but nothing is passed on.
+#[allow(dead_code, reason = "not every test needs it")]
+pub struct Proxy {
+    pub port: u16,
+    pub hangs: Arc<AtomicBool>,
+}
+
+#[allow(dead_code, reason = "not every test needs it")]
+impl Proxy {
+    pub async fn new(target: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (port, hangs) = (listener.local_addr().unwrap().port(), Arc::new(AtomicBool::default()));
+        let told = Arc::clone(&hangs);
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let far = TcpStream::connect(("127.0.0.1", target)).await.unwrap();
+                let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+                tokio::spawn(pass_on(near_in, far_out, Arc::clone(&told)));
+                tokio::spawn(pass_on(far_in, near_out, Arc::clone(&told)));
+            }
+        });
+        Self { port, hangs }
+    }
+}
+
+async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, hangs: Arc<AtomicBool>) {
+    let mut piece = vec![0; 65_536];
+    while let Ok(length @ 1..) = from.read(&mut piece).await {
+        if !hangs.load(Ordering::Relaxed) && to.write_all(&piece[..length]).await.is_err() {
+            return;
+        }
     }
 }
 
