@@ -77,17 +77,21 @@ struct Run<'a, S> {
 impl<S: Sender> Listening<S> {
     pub(super) async fn listen(
         &self,
-        task: Task<Place>,
+        mut task: Task<Place>,
         idle: &Semaphore,
     ) -> Result<Finish, Failure> {
+        let sources = Arc::clone(&self.sources.borrow());
+        let source = (sources.iter()).find(|source| source.name() == task.data.source);
+        if source.is_some() && task.data.unknown_ms.take().is_some() {
+            // Now, because not every run stores its place when it ends.
+            let _held = task.save().await?;
+        }
         let place = task.data.clone();
         let known = Arc::clone(&self.rules.borrow());
         let rule = match place.rule_id() {
             Some(id) => self.listeners.rules.find(&id, &known).await?,
             None => None,
         };
-        let sources = Arc::clone(&self.sources.borrow());
-        let source = sources.iter().find(|source| source.name() == place.source);
         let Some(rule) = rule else {
             return self.end_without_rule(&task).await;
         };
@@ -122,7 +126,6 @@ impl<S: Sender> Listening<S> {
                 began_ms: now_ms,
                 rests_ms: 0,
                 maybe_new_ms: None,
-                unknown_ms: None,
                 ..place
             },
             task: &task,

@@ -144,6 +144,34 @@ async fn a_node_that_does_not_know_a_source_keeps_the_place() {
     assert_eq!(next(&mut fixture.sent).await, "2");
 }
 
+/// While the configuration of nodes differs: the five minutes begin anew.
+#[tokio::test]
+async fn a_node_that_knows_a_source_says_so_although_the_rule_rests() {
+    let mut fixture = Fixture::new().await;
+    let later = Answer::Later(Duration::from_mins(10), "busy".to_owned());
+    fixture.answers.lock().unwrap().push_back(later);
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    let waits = |is_known: bool| {
+        move |job: Option<(&JobInfo, Place)>| {
+            job.is_some_and(|(info, place)| {
+                let rests = info.state == State::Pending && place.rests_ms > 0;
+                rests && place.unknown_ms.is_none() == is_known
+            })
+        }
+    };
+    fixture.job("r", waits(true)).await;
+    fixture.sources.send_replace(Arc::from([]));
+    fixture.signal(Event::Updated, None).await;
+    fixture.job("r", waits(false)).await;
+    let known = Arc::from([fixture.source.clone()]);
+    fixture.sources.send_replace(known);
+    fixture.signal(Event::Updated, None).await;
+    fixture.job("r", waits(true)).await;
+}
+
 /// Another version has written it.
 #[tokio::test]
 async fn a_node_that_cannot_read_a_rule_keeps_the_place() {
