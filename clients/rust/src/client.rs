@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use reqwest::{Method, RequestBuilder, Response, Url};
+use reqwest::{Method, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -23,19 +23,14 @@ const NOTHING: &str = "/";
 /// A client, cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    http: reqwest::Client,
+    servers: Arc<[Url]>,
+    /// The server that answered last.
+    at: Arc<AtomicUsize>,
+    token: Option<String>,
     key: Option<String>,
     /// How long a try may take.
     timeout: Duration,
-}
-
-#[derive(Debug)]
-struct Inner {
-    http: reqwest::Client,
-    servers: Vec<Url>,
-    token: Option<String>,
-    /// The server that answered last.
-    at: AtomicUsize,
 }
 
 impl Client {
@@ -51,13 +46,12 @@ impl Client {
             let url = url.filter(|url| url.has_host() && matches!(url.scheme(), "http" | "https"));
             url.ok_or_else(|| Error::Url((*text).to_owned()))
         });
-        let servers: Vec<Url> = servers.collect::<Result<_>>()?;
+        let servers: Arc<[Url]> = servers.collect::<Result<_>>()?;
         if servers.is_empty() {
             return Err(Error::Url(String::new()));
         }
         let http = reqwest::Client::builder().build().map_err(Error::Unreachable)?;
-        let inner = Inner { http, servers, token: token.map(str::to_owned), at: AtomicUsize::default() };
-        Ok(Self { inner: Arc::new(inner), key: None, timeout: TIMEOUT })
+        Ok(Self { http, servers, at: Arc::default(), token: token.map(str::to_owned), key: None, timeout: TIMEOUT })
     }
 
     /// The same client, whose requests have this `Idempotency-Key`: jobs that were added with it are not added again.
@@ -153,32 +147,26 @@ impl Client {
         let key = self.key.clone().unwrap_or_else(|| format!("{:016x}{:016x}", random(), random()));
         // A token whose text was lost cannot be made again.
         let tries = if path == ["_tokens"] && method == Method::POST { 0 } else { PAUSES_MS.len() };
-        for pause_ms in PAUSES_MS.into_iter().take(tries).map(Some).chain([None]) {
-            let at = self.inner.at.load(Ordering::Relaxed);
-            let request = self.request(method.clone(), path, query).timeout(self.timeout);
-            let request = request.header("idempotency-key", &key);
+        let mut pauses_ms = PAUSES_MS.into_iter().take(tries);
+        loop {
+            let at = self.at.load(Ordering::Relaxed);
+            let mut url = self.servers[at % self.servers.len()].clone();
+            if let Ok(mut segments) = url.path_segments_mut() {
+                segments.pop_if_empty().extend(path);
+            }
+            let request = self.http.request(method.clone(), url).query(query).timeout(self.timeout);
+            let request = request.header("content-type", "application/json").header("idempotency-key", &key);
+            let request = if let Some(token) = &self.token { request.bearer_auth(token) } else { request };
             let request = if body.is_null() { request } else { request.json(body) };
-            let error = match read(request.send().await).await {
-                Ok(text) => return Ok(text),
-                Err(error) if !error.is_passing() => return Err(error),
-                Err(error) => error,
-            };
-            self.inner.at.store(at.wrapping_add(1), Ordering::Relaxed);
-            let Some(pause_ms) = pause_ms else { return Err(error) };
+            let answer = read(request.send().await).await;
+            if !answer.as_ref().is_err_and(Error::is_passing) {
+                return answer;
+            }
+            self.at.store(at.wrapping_add(1), Ordering::Relaxed);
+            let Some(pause_ms) = pauses_ms.next() else { return answer };
             let pause_ms = pause_ms / 2 + random() % (pause_ms / 2 + 1);
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         }
-        unreachable!("the last try returns")
-    }
-
-    fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
-        let Inner { http, servers, token, at } = &*self.inner;
-        let mut url = servers[at.load(Ordering::Relaxed) % servers.len()].clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
-        }
-        let request = http.request(method, url).query(query).header("content-type", "application/json");
-        if let Some(token) = token { request.bearer_auth(token) } else { request }
     }
 }
 

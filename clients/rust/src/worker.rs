@@ -188,17 +188,8 @@ impl Worker {
             }
         });
         let shared = Arc::new(Shared { worker: Arc::new(self), handler, stop, drop, runs: Mutex::default() });
-        let mut slots: JoinSet<_> = (0..concurrency).map(|_| Arc::clone(&shared).work()).collect();
-        let mut ended = pin!(async {
-            let mut refused = Ok(());
-            while let Some(slot) = slots.join_next().await {
-                if let Ok(Err(error)) = slot {
-                    shared.stop.cancel();
-                    refused = Err(error);
-                }
-            }
-            refused
-        });
+        let slots: JoinSet<_> = (0..concurrency).map(|_| Arc::clone(&shared).work()).collect();
+        let mut ended = pin!(async { slots.join_all().await.into_iter().collect() });
         tokio::select! {
             refused = &mut ended => return refused,
             () = shared.beats() => {}
@@ -260,7 +251,11 @@ impl Shared {
                 Err(error) if !error.may_pass() => {
                     // Such as a result that is too large.
                     tracing::warn!(%error, "the service refused the end of a run, or to give jobs");
-                    let Some(end) = ended.take() else { return Err(error) };
+                    let Some(end) = ended.take() else {
+                        // All slots end if one is refused.
+                        self.stop.cancel();
+                        return Err(error);
+                    };
                     ended = refused(end, &error);
                 }
                 Err(error) => {

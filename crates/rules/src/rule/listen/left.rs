@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use jobs::{Cursor, Listed, Query};
+use jobs::{Cursor, JobId, Listed, Query};
 use scheduler::ServiceError;
 use store::{RangeOptions, Transaction};
 
@@ -16,7 +16,7 @@ const RULES: usize = 1_000;
 const PAGE: usize = 100;
 
 /// Where rules ended; a rule without a document id stands for all of its database.
-type Left = HashMap<RuleId, String>;
+pub(super) type Left = HashMap<RuleId, String>;
 
 impl Listeners {
     /// Removes the jobs of rules that have ended.
@@ -48,7 +48,7 @@ impl Listeners {
         }
     }
 
-    async fn left(&self) -> Result<Left, ServiceError> {
+    pub(super) async fn left(&self) -> Result<Left, ServiceError> {
         let read = |tx: Transaction| async move {
             let rows = (tx.snapshot()).get_range(keys::all_left(), RangeOptions::limit(RULES));
             let rows = rows.collect().await?.into_iter();
@@ -61,7 +61,7 @@ impl Listeners {
         self.jobs().store().transact("deleted_rules", read).await
     }
 
-    async fn remove_of(&self, left: &Left) -> jobs::Result<()> {
+    pub(super) async fn remove_of(&self, left: &Left) -> jobs::Result<()> {
         let query = Query {
             data: true,
             ..Query::default()
@@ -79,12 +79,14 @@ impl Listeners {
                     doc: String::new(),
                     ..rule.clone()
                 };
-                let is_left = |rev: &String| {
+                let is_left = |rev: &&String| {
                     // One of this id may be there again, and have jobs of its own.
-                    info.id != rule.job(&[&*place.source, &*place.db], Some(rev))
+                    info.id != rule.job(&[&*place.source, &*place.db], Some(rev.as_str()))
                 };
-                if left.contains_key(&all) || left.get(&rule).is_some_and(is_left) {
-                    self.remove(&info.id).await?;
+                let of_rule = || Some((&rule, left.get(&rule).filter(is_left)?));
+                let of_all = left.get(&all).map(|rev| (&all, rev));
+                if let Some((rule, rev)) = of_all.or_else(of_rule) {
+                    self.remove_while_left(rule, rev, &info.id).await?;
                 }
             }
             cursor = page.cursor;
@@ -92,5 +94,21 @@ impl Listeners {
                 return Ok(());
             }
         }
+    }
+
+    /// Removes a job, unless its rule has been deleted again meanwhile: then it may belong to one written after that.
+    async fn remove_while_left(&self, rule: &RuleId, rev: &str, id: &JobId) -> jobs::Result<()> {
+        let (jobs, key) = (self.jobs(), &keys::left(rule));
+        let op = jobs.op();
+        let remove = |tx: Transaction| async move {
+            if (tx.get(key).await?).is_none_or(|row| row != rev.as_bytes()) {
+                return Ok(());
+            }
+            match jobs.remove_in(&tx, &op, &self.ty, id).await {
+                Err(jobs::Error::NotFound) => Ok(()),
+                removed => removed,
+            }
+        };
+        jobs.store().transact("remove_listener", remove).await
     }
 }

@@ -290,6 +290,29 @@ async fn jobs_of_deleted_rules_are_removed() {
     assert_eq!(ids(&listeners).await, [""; 0]);
 }
 
+/// They are removed one after the other, and the second rule may have its jobs before the last of the first is.
+#[tokio::test]
+async fn jobs_of_a_rule_deleted_twice_are_not_removed_with_those_of_the_first() {
+    let mut fixture = Fixture::new().await;
+    let rule = on_change(&json!({"since": 0}));
+    let mut gone = rule.clone();
+    gone["_deleted"] = json!(true);
+    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
+    fixture.put(&["1"]);
+    fixture.rule(rule.clone()).await;
+    fixture.rule(gone.clone()).await;
+    let left = listeners.left().await.unwrap();
+    fixture.rule(rule.clone()).await;
+    fixture.rule(gone).await;
+    fixture.rule(rule).await;
+    fixture.signal(Event::Updated, None).await;
+    fixture.finished("r").await;
+    listeners.remove_of(&left).await.unwrap();
+    assert_eq!(ids(&listeners).await.len(), 1);
+    listeners.remove_left().await.unwrap();
+    assert_eq!(ids(&listeners).await.len(), 1);
+}
+
 /// As if it had been deleted.
 #[tokio::test]
 async fn a_rule_that_calls_no_longer_leaves_no_jobs() {
