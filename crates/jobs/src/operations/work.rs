@@ -312,16 +312,17 @@ impl Jobs {
             let event = Event::Finish {
                 lock: job.lock,
                 finish: finish.clone(),
-                repeated: tx.maybe_committed() && self.has_ended_in(tx, job).await?,
+                repeated: tx.maybe_committed()
+                    && self.has_ended_in(tx, job, header.as_deref()).await?,
             };
-            let there = header.is_some();
+            let born = header.as_ref().map(|header| header.born);
             answers.push(match effects.run(&job.ty, &job.id, header, event) {
                 Ok(reply) => {
                     if reply != Reply::Repeated {
                         effects.forget(job);
                     }
-                    if there && header.is_none() {
-                        self.deleted().add(job.lock);
+                    if let (Some(born), None) = (born, &header) {
+                        self.deleted().add(job.lock, born);
                     }
                     Ok(held(reply, header.as_deref(), job.lock))
                 }
@@ -337,9 +338,10 @@ impl Jobs {
     /// that repeats its request.
     pub async fn has_ended(&self, job: &Job) -> Result<bool> {
         self.read("has_ended", |tx| async move {
-            let last = self.header(&tx, &job.ty, &job.id).await?;
-            let last = last.is_some_and(|header| header.was_ended_by(job.lock));
-            Ok(last || self.has_ended_in(&tx, job).await?)
+            let header = self.header(&tx, &job.ty, &job.id).await?;
+            let header = header.as_deref();
+            let last = header.is_some_and(|header| header.was_ended_by(job.lock));
+            Ok(last || self.has_ended_in(&tx, job, header).await?)
         })
         .await
     }
@@ -359,8 +361,13 @@ impl Jobs {
 
     /// Whether the history has this lock's run as ended. That never changes, so by a snapshot read. A
     /// job deleted when it finished has no history: this process remembers it instead.
-    async fn has_ended_in(&self, tx: &Transaction, job: &Job) -> Result<bool> {
-        if self.deleted().contains(job.lock) {
+    async fn has_ended_in(
+        &self,
+        tx: &Transaction,
+        job: &Job,
+        now: Option<&Header>,
+    ) -> Result<bool> {
+        if self.deleted().contains(job, now) {
             return Ok(true);
         }
         let key = self.keys().attempt(&job.ty, &job.id, job.attempt);
