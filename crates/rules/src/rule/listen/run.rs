@@ -123,7 +123,6 @@ impl<S: Sender> Listening<S> {
         let mut run = Run {
             listening: self,
             place: Place {
-                began_ms: now_ms,
                 rests_ms: 0,
                 maybe_new_ms: None,
                 ..place
@@ -135,7 +134,10 @@ impl<S: Sender> Listening<S> {
             began: Instant::now(),
         };
         let ended = run.catch_up(&database, webhook).await;
-        let place = run.place;
+        let mut place = run.place;
+        if matches!(ended, Ok(true)) {
+            place.began_ms = now_ms;
+        }
         self.end(&task, place, ended).await
     }
 

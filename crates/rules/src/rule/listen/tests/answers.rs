@@ -155,6 +155,38 @@ async fn a_call_that_is_too_large_to_store_becomes_a_dead_letter() {
     assert!(whole.left_out == 0 && whole.body.is_some());
 }
 
+/// Neither is a look at what has changed since.
+#[tokio::test]
+async fn retries_and_interrupted_runs_do_not_wait_for_the_next_look() {
+    let mut fixture = Fixture::new().await;
+    fixture.answers.lock().unwrap().push_back(refused());
+    let rule = |url: &str| {
+        let pace = json!({"min_interval_sec": 600});
+        on_change(&json!({"since": 0, "url": url, "trigger": pace}))
+    };
+    fixture.rule(rule("http://h/${change.id}")).await;
+    fixture.put(&["1", "2", "3"]);
+    fixture.gate.forget_permits(1_000);
+    fixture.signal(Event::Updated, None).await;
+    for expected in ["1", "1"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+        fixture.gate.add_permits(1);
+    }
+    assert_eq!(next(&mut fixture.sent).await, "2");
+    fixture.rule(rule("http://h/new/${change.id}")).await;
+    fixture.gate.add_permits(1_000);
+    assert_eq!(next(&mut fixture.sent).await, "new/3");
+    fixture.finished("r").await;
+    fixture.put(&["4"]);
+    fixture.signal(Event::Updated, None).await;
+    let waits = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, place)| {
+            info.state == State::Pending && info.due_ms == place.began_ms + 600_000
+        })
+    };
+    fixture.job("r", waits).await;
+}
+
 #[tokio::test]
 async fn a_rule_is_triggered_during_its_back_off() {
     let mut fixture = Fixture::new().await;
