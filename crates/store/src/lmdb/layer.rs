@@ -213,11 +213,6 @@ impl Content {
         range.clone()
     }
 
-    /// True if a range with this key was cleared after version `since`.
-    pub(super) fn is_cleared(&self, key: &[u8], since: u64) -> bool {
-        self.cleared.newest_at(key, u64::MAX) > Some(since)
-    }
-
     fn is_newer(&self, range: &KeyRange, version: u64) -> bool {
         let is_newer = |row: &Row| row.newest.version > version;
         let row_is_newer = || {

@@ -152,6 +152,11 @@ impl Jobs {
         mut limits: Vec<(&JobType, &Bytes)>,
     ) -> Result<()> {
         limits.retain(|(ty, limit)| !known.knows(ty, limit));
+        if let [(ty, limit)] = *limits {
+            let waited = self.may_be_waited_for(tx, ty, limit).await?;
+            known.waited.insert((ty.clone(), limit.clone()), waited);
+            return Ok(());
+        }
         limits.sort_unstable();
         limits.dedup();
         let mut unknown: Vec<Named> = Vec::new();

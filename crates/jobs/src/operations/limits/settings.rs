@@ -80,16 +80,16 @@ struct Offer {
 }
 
 impl Offer {
-    fn taken_by(call: &Weak<()>) -> Self {
+    fn taken_by(call: &Weak<()>, now: Instant) -> Self {
         Self {
             call: call.clone(),
-            taken: Some(Instant::now()),
+            taken: Some(now),
         }
     }
 
     /// Its call has taken it, or gave up.
-    fn is_over(&self) -> bool {
-        let is_old = |at: Instant| at.elapsed() > SNAPSHOT_AGE_MAX;
+    fn is_over(&self, now: Instant) -> bool {
+        let is_old = |at| now.saturating_duration_since(at) > SNAPSHOT_AGE_MAX;
         self.call.strong_count() == 0 && self.taken.is_some_and(is_old)
     }
 }
@@ -112,30 +112,37 @@ impl FreedSlots {
         }));
     }
 
-    /// Slots that ended calls have freed, or this one. A retry gets the same again.
+    /// Slots that ended calls have freed, or this one. A retry of the call gets the same again.
     pub(crate) fn take(
         &self,
         ty: &JobType,
         limit: &Bytes,
         count: usize,
-        call: &Weak<()>,
+        (call, retried): (&Weak<()>, bool),
     ) -> Vec<u32> {
         let mut freed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(slots) = freed.get_mut(&(ty.clone(), limit.clone())) else {
             return Vec::new();
         };
-        let mut taken = Vec::new();
-        slots.retain(|slot, offer| {
-            let (mine, ended) = (offer.call.ptr_eq(call), offer.call.strong_count() == 0);
-            if taken.len() < count && (mine || (ended && offer.taken.is_none())) {
-                taken.push(*slot);
-                *offer = Offer::taken_by(call);
-            } else if mine && offer.taken.is_some() {
-                // An attempt that failed has chosen it, and this one has enough others.
-                return false;
+        let (now, mut taken, mut over) = (Instant::now(), Vec::new(), Vec::new());
+        for (slot, offer) in slots.iter_mut() {
+            let enough = taken.len() >= count;
+            // A limit may have thousands of slots, and most claims find theirs among the first.
+            if enough && !retried {
+                break;
             }
-            !offer.is_over()
-        });
+            let (mine, ended) = (offer.call.ptr_eq(call), offer.call.strong_count() == 0);
+            if !enough && (mine || (ended && offer.taken.is_none())) {
+                taken.push(*slot);
+                *offer = Offer::taken_by(call, now);
+            } else if (mine && offer.taken.is_some()) || offer.is_over(now) {
+                // Of this call's, an attempt that failed has chosen it, and this one has enough others.
+                over.push(*slot);
+            }
+        }
+        for slot in over {
+            slots.remove(&slot);
+        }
         taken
     }
 
@@ -164,8 +171,8 @@ impl FreedSlots {
         found.retain(|slot| slots.get(slot).is_none_or(is_mine));
         found.truncate(count);
         let room = SLOTS.saturating_sub(slots.len());
-        let noted = found.iter().take(room);
-        slots.extend(noted.map(|slot| (*slot, Offer::taken_by(call))));
+        let (noted, now) = (found.iter().take(room), Instant::now());
+        slots.extend(noted.map(|slot| (*slot, Offer::taken_by(call, now))));
     }
 }
 

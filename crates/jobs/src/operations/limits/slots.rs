@@ -201,7 +201,8 @@ impl Jobs {
         }
         let all = || self.keys().slots(ty, limit, 0..rule.end());
         if rule.limit.per_ms.is_none() && rule.over <= max {
-            let mut known = (self.freed_slots()).take(ty, limit, wanted, &tx.call());
+            let mut known =
+                (self.freed_slots()).take(ty, limit, wanted, (&tx.call(), tx.attempt() > 1));
             known.retain(|slot| *slot < max);
             let read = (runs(known.clone()).into_iter())
                 .map(|slots| async move { self.free_of(tx, ty, limit, slots).await });
