@@ -459,12 +459,13 @@ export class Worker {
   }
 
   async #beats() {
-    for (let beaten = performance.now(); !this.#over.signal.aborted; ) {
+    for (let [beaten, timeout] = [performance.now(), this.#timeout]; !this.#over.signal.aborted; ) {
       const pause = Math.min(PROGRESS_MS, this.#timeout / 6);
       await sleep(pause, this.#over.signal);
       const now = performance.now();
-      const isDue = now - beaten >= this.#timeout / 3 - pause;
-      if (isDue) beaten = now;
+      // A longer timeout does not apply to jobs before their next heartbeat.
+      const isDue = now - beaten >= Math.min(timeout, this.#timeout) / 3 - pause;
+      if (isDue) [beaten, timeout] = [now, this.#timeout];
       // Another worker may have it by now.
       for (const { job, heldUntil } of this.#runs) if (now > heldUntil) Job.halt(job, "the service cannot be reached");
       // This worker would throw away the results of those that were given up.
@@ -481,7 +482,9 @@ export class Worker {
     try {
       const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...taken[nth].news }));
       const options = { timeout_sec: this.#timeout / 3_000, signal: limit.signal };
-      const { jobs } = await this.client.beat(this.type, beats, options);
+      const { jobs, timeout_sec } = await this.client.beat(this.type, beats, options);
+      // Earlier versions of the service do not tell it.
+      if (timeout_sec) this.#timeout = timeout_sec * 1_000;
       jobs.forEach(({ id, status, reason }, nth) => {
         if (reason) this.log.warn(`progress of ${id} was refused: ${reason}`);
         runs[nth].job.superseded = status === "again";

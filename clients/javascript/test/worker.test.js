@@ -216,6 +216,22 @@ test("the next attempt knows the progress", async () => {
   assert.equal(job.result, 7);
 });
 
+test("a changed timeout costs no job", async () => {
+  const handle = async ({ data, attempt }) => (await sleep(data), attempt);
+  for (const [earlier, later] of [[6, 1], [1, 60]]) {
+    await client.putType(type, { timeout_sec: earlier });
+    const check = async () => {
+      const id = await client.enqueue(type, 5_000);
+      await until(async () => (await state(id)) === "running");
+      await client.putType(type, { timeout_sec: later });
+      // The claim of another job tells the worker of a longer timeout.
+      if (later > earlier) assert.equal((await end(await client.enqueue(type, 0))).result, 1);
+      assert.equal((await end(id)).result, 1, `${earlier} to ${later}`);
+    };
+    await working(handle, check, { concurrency: 2 });
+  }
+});
+
 test("heartbeats go to the next frontend if one hangs", async () => {
   const proxy = await Proxy.begin(service);
   await client.putType(type, { timeout_sec: 3 });

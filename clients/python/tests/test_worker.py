@@ -172,6 +172,23 @@ class TestWorker(ServiceCase):
         with working(Worker(self.client, self.type, handle)):
             self.assertEqual(self.end(self.client.enqueue(self.type, 1))["result"], 7)
 
+    def test_a_changed_timeout_costs_no_job(self) -> None:
+        def handle(job: Job) -> int:
+            time.sleep(job.data)
+            return job.attempt
+
+        for before, after in ((6, 1), (1, 60)):
+            self.client.put_type(self.type, timeout_sec=before)
+            with working(Worker(self.client, self.type, handle, concurrency=2)):
+                id = self.client.enqueue(self.type, 5)
+                until(lambda: self.client.get(self.type, id)["state"] == "running")
+                self.client.put_type(self.type, timeout_sec=after)
+                if after > before:
+                    # The claim of another job tells the worker of the longer timeout.
+                    until(lambda: self.client.type_info(self.type)["settings"]["timeout_sec"] == after)
+                    self.assertEqual(self.end(self.client.enqueue(self.type, 0))["result"], 1)
+                self.assertEqual(self.end(id)["result"], 1, (before, after))
+
     def test_heartbeats_go_to_the_next_frontend_if_one_hangs(self) -> None:
         proxy = Proxy(self.service)
         self.addCleanup(proxy.close)

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::{Answer, Beat, Claims, Ended, Error, JobInfo, NewJob, Page, Result, Retried};
+use crate::{Beat, Beats, Claims, Ended, Error, JobInfo, NewJob, Page, Result, Retried};
 
 /// Before each further try, in milliseconds.
 const PAUSES_MS: [u64; 4] = [0, 100, 500, 2_000];
@@ -93,9 +93,9 @@ impl Client {
         client.ask(Method::POST, &["_jobs", ty, "_finish"], &body).await
     }
 
-    /// Sends heartbeats. Returns an answer for each.
-    pub async fn beat(&self, ty: &str, jobs: &[Beat]) -> Result<Vec<Answer>> {
-        self.part(Method::POST, &["_jobs", ty, "_beat"], &json!({"jobs": jobs}), "/jobs").await
+    /// Sends heartbeats. The answer has one for each.
+    pub async fn beat(&self, ty: &str, jobs: &[Beat]) -> Result<Beats> {
+        self.ask(Method::POST, &["_jobs", ty, "_beat"], &json!({"jobs": jobs})).await
     }
 
     /// Returns a job when it is finished or dead, or as it is when the time is over; up to 60 s.

@@ -7,7 +7,7 @@ mod worker;
 pub use client::Client;
 pub use reqwest::Method;
 pub use types::{
-    Answer, Beat, Claimed, Claims, Ended, Error, Failure, Finish, Held, JobInfo, NewJob, Page, Result, Retried,
+    Answer, Beat, Beats, Claimed, Claims, Ended, Error, Failure, Finish, Held, JobInfo, NewJob, Page, Result, Retried,
     WorkerOptions,
 };
 pub use worker::{Task, Worker, stopped_by_signal};

@@ -118,6 +118,15 @@ pub struct Claims {
     pub results: Vec<Answer>,
 }
 
+/// The answer to heartbeats.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Beats {
+    /// For each heartbeat.
+    pub jobs: Vec<Answer>,
+    /// A worker that is silent for longer loses its jobs. Earlier versions of the service do not tell it.
+    pub timeout_sec: Option<f64>,
+}
+
 /// The answer for one job; to a heartbeat it is `held`, `halt` or `again`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Answer {

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Answer, Beat, Claimed, Client, Ended, Error, Failure, Finish, Held, Result, WorkerOptions};
+use crate::{Answer, Beat, Beats, Claimed, Client, Ended, Error, Failure, Finish, Held, Result, WorkerOptions};
 
 /// How long one request for a job waits.
 const WAIT: Duration = Duration::from_mins(1);
@@ -205,7 +205,15 @@ impl Worker {
 
     /// Sends heartbeats, if need be to the next frontend.
     async fn beat(&self, beats: &[Beat]) -> Result<Vec<Answer>> {
-        self.client.within(self.timeout() / 3).beat(&self.ty, beats).await
+        let Beats { jobs, timeout_sec } = self.client.within(self.timeout() / 3).beat(&self.ty, beats).await?;
+        self.follow(timeout_sec);
+        Ok(jobs)
+    }
+
+    /// Adopts the timeout of an answer.
+    fn follow(&self, timeout_sec: Option<f64>) {
+        let told = timeout_sec.and_then(|sec| Duration::try_from_secs_f64(sec).ok());
+        *lock(&self.timeout) = told.unwrap_or(self.timeout());
     }
 }
 
@@ -231,7 +239,7 @@ impl Shared {
 
     /// Ends a run and claims the next job; `None` once the worker is stopped.
     async fn next(&self, mut ended: Option<Ended>) -> Result<Option<Claimed>> {
-        let Worker { client, ty, name, timeout, .. } = &*self.worker;
+        let Worker { client, ty, name, .. } = &*self.worker;
         while !self.stop.is_cancelled() || ended.is_some() {
             let stopped = self.stop.is_cancelled();
             let (count, wait) = if stopped { (0, Duration::ZERO) } else { (1, WAIT) };
@@ -243,7 +251,7 @@ impl Shared {
             match answer {
                 Ok(mut claims) => {
                     ended = None;
-                    *lock(timeout) = Duration::try_from_secs_f64(claims.timeout_sec).unwrap_or(WAIT);
+                    self.worker.follow(Some(claims.timeout_sec));
                     if let Some(claimed) = claims.jobs.pop() {
                         return Ok(Some(claimed));
                     }
@@ -289,12 +297,13 @@ impl Shared {
     }
 
     async fn beats(self: &Arc<Self>) {
-        let mut beaten = Instant::now();
+        let (mut beaten, mut timeout) = (Instant::now(), self.worker.timeout());
         loop {
             let pause = PROGRESS.min(self.worker.timeout() / 6);
             sleep(pause).await;
-            let due = beaten.elapsed() + pause >= self.worker.timeout() / 3;
-            beaten = if due { Instant::now() } else { beaten };
+            // A longer timeout does not apply to jobs before their next heartbeat.
+            let due = beaten.elapsed() + pause >= timeout.min(self.worker.timeout()) / 3;
+            (beaten, timeout) = if due { (Instant::now(), self.worker.timeout()) } else { (beaten, timeout) };
             let mut runs = lock(&self.runs).clone();
             // Another worker may have it by now.
             runs.iter().filter(|run| Instant::now() >= *lock(&run.until)).for_each(|run| run.lost.cancel());

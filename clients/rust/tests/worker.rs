@@ -127,6 +127,35 @@ async fn a_removed_job_drops_its_handler_and_a_stopped_worker_gives_back() {
 }
 
 #[tokio::test]
+async fn a_changed_timeout_costs_no_job() {
+    let service = Service::new("timeouts").await;
+    let client = service.client();
+    let handler = |task: Task<u64>| async move {
+        tokio::time::sleep(Duration::from_millis(task.data / 10)).await;
+        // A heartbeat, after which the service expects others at the new pace.
+        task.save().await?;
+        tokio::time::sleep(Duration::from_millis(task.data)).await;
+        Ok(Finish::done().result(task.attempt))
+    };
+    for (earlier, later) in [(6, 1), (1, 60)] {
+        client.put_type("work", &json!({"timeout_sec": earlier})).await.unwrap();
+        let stop = CancellationToken::new();
+        let worker = tokio::spawn(Worker::new(client.clone(), "work", "w", options(3)).run(stop.clone(), handler));
+        let id = client.enqueue("work", &NewJob::new(5_000)).await.unwrap();
+        state(&client, &id, &["running"]).await;
+        client.put_type("work", &json!({"timeout_sec": later})).await.unwrap();
+        if later > earlier {
+            // The claim of another job tells the worker of the longer timeout.
+            let other = client.enqueue("work", &NewJob::new(0)).await.unwrap();
+            assert_eq!(state(&client, &other, &["finished"]).await.result, json!(1));
+        }
+        assert_eq!(state(&client, &id, &["finished", "dead"]).await.result, json!(1), "{earlier} to {later}");
+        stop.cancel();
+        worker.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
 async fn heartbeats_go_to_the_next_frontend_if_one_hangs() {
     let service = Service::new("hangs").await;
     let (client, proxy) = (service.client(), Proxy::new(service.port).await);
@@ -447,7 +476,7 @@ async fn requests_return_their_part_of_the_answer() {
     let mut claims = client.claim("work", "by-hand", 1, LONG).await.unwrap();
     let Claimed { id, lock, .. } = claims.jobs.pop().unwrap();
     let beat = Beat { id: id.clone(), lock: lock.clone(), progress: Some(json!(50)) };
-    assert_eq!(client.beat("work", &[beat]).await.unwrap()[0].status, "held");
+    assert_eq!(client.beat("work", &[beat]).await.unwrap().jobs[0].status, "held");
     let end = Ended { id: id.clone(), lock, finish: Finish::dead("no") };
     let ended = client.finish("work", &[end], "by-hand", 0, Duration::ZERO).await.unwrap();
     assert_eq!((&*ended.results[0].status, ended.jobs.len()), ("ok", 0));

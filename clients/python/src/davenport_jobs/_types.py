@@ -28,7 +28,7 @@ Beaten = TypedDict("Beaten", {
     "id": str, "status": Literal["held", "halt", "again"], "deadline": str | None, "error": NotRequired[str],
     "reason": NotRequired[str],
 })  # fmt: skip
-Beats = TypedDict("Beats", {"jobs": List[Beaten], "drain": bool})
+Beats = TypedDict("Beats", {"jobs": List[Beaten], "timeout_sec": NotRequired[float], "drain": bool})
 Ended = TypedDict("Ended", {
     "id": str, "lock": str, "outcome": Literal["done", "failed", "again"], "result": NotRequired[Any], "error": NotRequired[Any],
     "delay_sec": NotRequired[float | None], "retry": NotRequired[bool],

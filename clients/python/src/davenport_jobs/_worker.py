@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ._client import AsyncClient, Client, NestedError, ServiceError
-from ._types import Beaten, Claimed, Ended
+from ._types import Claimed, Ended
 
 T = TypeVar("T")
 log = logging.getLogger("davenport_jobs")
@@ -231,12 +231,13 @@ class Worker:
         return await asyncio.wrap_future(done)
 
     async def _beats(self) -> None:
-        beaten = time.monotonic()
+        beaten, timeout_sec = time.monotonic(), self._timeout_sec
         while True:
             pause = min(PROGRESS_SEC, self._timeout_sec / 6)
             await asyncio.sleep(pause)
-            is_due = time.monotonic() - beaten >= self._timeout_sec / 3 - pause
-            beaten = time.monotonic() if is_due else beaten
+            # A longer timeout does not apply to jobs before their next heartbeat.
+            is_due = time.monotonic() - beaten >= min(timeout_sec, self._timeout_sec) / 3 - pause
+            beaten, timeout_sec = (time.monotonic(), self._timeout_sec) if is_due else (beaten, timeout_sec)
             for job in self._running:
                 # Another worker may have it by now.
                 if time.monotonic() > job._held_until and not job.halted:
@@ -247,23 +248,23 @@ class Worker:
             jobs = [job for job in self._running if not job.halted and (is_due or job._reports)]
             await asyncio.gather(*(self._beat(jobs[at : at + BEATS_MAX]) for at in range(0, len(jobs), BEATS_MAX)))
 
-    async def _beat(self, jobs: Sequence[Job], *, with_progress: bool = True) -> None:
-        sent, reports = time.monotonic(), [job._reports[:] if with_progress else [] for job in jobs]
-        progress = [{"progress": news[-1]} if news else {} for news in reports]
+    async def _beat(self, jobs: Sequence[Job], *, refused: list[list[Any]] | None = None) -> None:
+        sent, reports = time.monotonic(), refused or [job._reports[:] for job in jobs]
+        progress = [{"progress": news[-1]} if news and not refused else {} for news in reports]
         beats: list[Any] = [{"id": job.id, "lock": job._lock, **last} for job, last in zip(jobs, progress)]
-        rows: list[Beaten] = []
         try:
             async with asyncio.timeout(min(job._held_until for job in jobs) - sent):
-                rows = (await self._client.beat(self.type, beats, timeout_sec=self._timeout_sec / 3))["jobs"]
+                reply = await self._client.beat(self.type, beats, timeout_sec=self._timeout_sec / 3)
         except (OSError, ServiceError, TypeError, ValueError, RecursionError) as error:
             log.warning("heartbeats of %d jobs: %r", len(jobs), error)
-            reports = [] if _is_passing(error) else reports
-        for job, news in zip(jobs, reports):
-            del job._reports[: len(news)]
-        if any(reports) and not rows:
             # Progress that is refused is not sent again, and does not cost the worker its jobs.
-            return await self._beat(jobs, with_progress=False)
-        for job, row in zip(jobs, rows):
+            if any(reports) and not refused and not _is_passing(error):
+                await self._beat(jobs, refused=reports)
+            return
+        # Earlier versions of the service do not tell it.
+        self._timeout_sec = reply.get("timeout_sec", self._timeout_sec)
+        for job, news, row in zip(jobs, reports, reply["jobs"]):
+            del job._reports[: len(news)]
             if "reason" in row:
                 log.warning("progress of %s was refused: %s", job.id, row["reason"])
             job.superseded = row["status"] == "again"
