@@ -13,18 +13,21 @@ use crate::endpoint::{Endpoint, Seen};
 use crate::fixture::call;
 
 /// An endpoint that answers when it is told to.
-async fn gated() -> (Endpoint, Arc<Semaphore>) {
+async fn gated(status: StatusCode) -> (Endpoint, Arc<Semaphore>) {
     let go = Arc::new(Semaphore::new(0));
     let gate = Arc::clone(&go);
     let endpoint = Endpoint::new(move |_| {
         let gate = Arc::clone(&gate);
-        async move { gate.acquire().await.unwrap().forget() }
+        async move {
+            gate.acquire().await.unwrap().forget();
+            status
+        }
     });
     (endpoint.await, go)
 }
 
 pub(crate) async fn the_same_change_is_one_job(fixture: Fixture) {
-    let (endpoint, go) = gated().await;
+    let (endpoint, go) = gated(StatusCode::OK).await;
     let one = call(&endpoint.url("/"), 1);
     fixture
         .enqueue(&[one.clone(), one.clone(), call(&endpoint.url("/"), 2)])
@@ -51,7 +54,7 @@ pub(crate) async fn the_same_change_is_one_job(fixture: Fixture) {
 }
 
 pub(crate) async fn equal_debounced_calls_are_two(fixture: Fixture) {
-    let (endpoint, go) = gated().await;
+    let (endpoint, go) = gated(StatusCode::OK).await;
     let nth = |nth| Call {
         debounce: true,
         ..call(&endpoint.url("/"), nth)
@@ -129,16 +132,7 @@ pub(crate) async fn a_back_off_is_not_cut_short(fixture: Fixture) {
 }
 
 pub(crate) async fn changes_during_a_call_do_not_cut_its_back_off_short(fixture: Fixture) {
-    let go = Arc::new(Semaphore::new(0));
-    let gate = Arc::clone(&go);
-    let endpoint = Endpoint::new(move |_| {
-        let gate = Arc::clone(&gate);
-        async move {
-            gate.acquire().await.unwrap().forget();
-            StatusCode::NOT_FOUND
-        }
-    })
-    .await;
+    let (endpoint, go) = gated(StatusCode::NOT_FOUND).await;
     let nth = |nth| Call {
         debounce: true,
         retry: rules::rule::call::Retry {
@@ -159,6 +153,27 @@ pub(crate) async fn changes_during_a_call_do_not_cut_its_back_off_short(fixture:
     assert!(waits.due_ms >= Some(made_ms + 1_600), "{:?}", waits.due_ms);
     let dead = fixture.only(State::Dead, 2).await;
     assert_eq!((&*dead.seq, endpoint.seen().len()), ("2-x", 2));
+}
+
+pub(crate) async fn a_call_behind_one_that_is_given_up_begins_anew(fixture: Fixture) {
+    let (endpoint, go) = gated(StatusCode::NOT_FOUND).await;
+    let nth = |nth| Call {
+        debounce: true,
+        retry: rules::rule::call::Retry {
+            delay_sec: 0.01,
+            limit: Some(1),
+            ..rules::rule::call::Retry::default()
+        },
+        ..call(&endpoint.url("/"), nth)
+    };
+    let _node = fixture.node();
+    fixture.enqueue(&[nth(1)]).await;
+    go.add_permits(1);
+    endpoint.received(2).await;
+    fixture.enqueue(&[nth(2)]).await;
+    go.add_permits(10);
+    let dead = fixture.only(State::Dead, 2).await;
+    assert_eq!((&*dead.seq, endpoint.seen().len()), ("2-x", 4));
 }
 
 /// A call that is not made because it ends a loop does not take the place of one that is.
@@ -190,7 +205,7 @@ pub(crate) async fn a_looping_call_replaces_no_other(fixture: Fixture) {
 
 /// Nor if both wait for a call that is being made.
 pub(crate) async fn a_looping_call_replaces_none_behind_a_running_one(fixture: Fixture) {
-    let (endpoint, go) = gated().await;
+    let (endpoint, go) = gated(StatusCode::OK).await;
     let nth = |nth, hops| Call {
         debounce: true,
         hops,
@@ -255,7 +270,7 @@ pub(crate) async fn a_killed_node_repeats_its_call(fixture: Fixture) {
 }
 
 pub(crate) async fn a_stopped_node_ends_its_calls(fixture: Fixture) {
-    let (endpoint, go) = gated().await;
+    let (endpoint, go) = gated(StatusCode::OK).await;
     let calls: Vec<_> = (0..100).map(|nth| call(&endpoint.url("/"), nth)).collect();
     fixture.enqueue(&calls).await;
     let node = fixture.node();
