@@ -302,13 +302,12 @@ class Job {
   }
 
   static isHalted = (job) => job.#halted !== undefined;
-  static hasNews = (job) => job.#news !== undefined;
 
-  /** Progress for a heartbeat, and how to put it back if it could not be sent. */
-  static take(job) {
-    const news = job.#news;
-    job.#news = undefined;
-    return { news, putBack: () => (job.#news ??= news) };
+  /** Progress for a heartbeat. */
+  static news = (job) => job.#news;
+
+  static sent(job, news) {
+    if (job.#news === news) job.#news = undefined;
   }
 }
 
@@ -438,6 +437,8 @@ export class Worker {
       this.#handle(job).then(resolve);
     });
     this.#runs.delete(run);
+    // The next run begins with it.
+    if (Job.news(job) && ended.outcome !== "done" && !Job.isHalted(job)) await this.#beat([run]);
     if (!Job.isHalted(job)) {
       // For handlers that go on although they were released, and for what they still use.
       Job.halt(job, "the run has ended");
@@ -469,33 +470,33 @@ export class Worker {
       // Another worker may have it by now.
       for (const { job, heldUntil } of this.#runs) if (now > heldUntil) Job.halt(job, "the service cannot be reached");
       // This worker would throw away the results of those that were given up.
-      const runs = [...this.#runs].filter(({ job }) => !Job.isHalted(job) && (isDue || Job.hasNews(job)));
+      const runs = [...this.#runs].filter(({ job }) => !Job.isHalted(job) && (isDue || Job.news(job)));
       await Promise.all(Array.from({ length: Math.ceil(runs.length / CALLS_MAX) }, () => this.#beat(runs.splice(0, CALLS_MAX))));
     }
   }
 
-  async #beat(runs, withProgress = true) {
+  async #beat(runs, refused) {
     const [sent, limit] = [performance.now(), new AbortController()];
     const heldUntil = Math.min(...runs.map((run) => run.heldUntil));
     const timer = setTimeout(() => limit.abort(new UnreachableError("heartbeats timed out")), heldUntil - sent);
-    const taken = runs.map((run) => (withProgress ? Job.take(run.job) : {}));
+    const news = refused ?? runs.map(({ job }) => Job.news(job));
     try {
-      const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...taken[nth].news }));
+      const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...(refused ? {} : news[nth]) }));
       const options = { timeout_sec: this.#timeout / 3_000, signal: limit.signal };
       const { jobs, timeout_sec } = await this.client.beat(this.type, beats, options);
       // Earlier versions of the service do not tell it.
       if (timeout_sec) this.#timeout = timeout_sec * 1_000;
       jobs.forEach(({ id, status, reason }, nth) => {
         if (reason) this.log.warn(`progress of ${id} was refused: ${reason}`);
+        Job.sent(runs[nth].job, news[nth]);
         runs[nth].job.superseded = status === "again";
         if (status === "halt") Job.halt(runs[nth].job, "the job is lost");
         else runs[nth].heldUntil = sent + this.#timeout;
       });
     } catch (error) {
       this.log.warn(`heartbeats of ${runs.length} jobs: ${error.message}`);
-      if (isPassing(error)) for (const { putBack } of taken) putBack?.();
       // Progress that is refused is not sent again, and does not cost the worker its jobs.
-      else if (taken.some(({ news }) => news)) await this.#beat(runs, false);
+      if (!refused && news.some(Boolean) && !isPassing(error)) await this.#beat(runs, news);
     } finally {
       clearTimeout(timer);
     }

@@ -216,6 +216,21 @@ test("the next attempt knows the progress", async () => {
   assert.equal(job.result, 7);
 });
 
+test("progress is kept however a run ends", async () => {
+  const handle = async (job) => {
+    const position = (job.progress ?? 0) + 1;
+    // Some are stored by a heartbeat while the handler runs.
+    for (let part = 0.25; part <= 1; part += 0.25) {
+      job.report(position - 1 + part);
+      await sleep(position === 3 ? 200 : 1);
+    }
+    if (job.attempt < 4) throw [new Again(), new Failed("later", 0), new Again()][job.attempt - 1];
+    return position;
+  };
+  const job = await run(handle);
+  assert.deepEqual([job.result, job.attempts.length], [4, 4]);
+});
+
 test("a changed timeout costs no job", async () => {
   const handle = async ({ data, attempt }) => (await sleep(data), attempt);
   for (const [earlier, later] of [[6, 1], [1, 60]]) {

@@ -172,6 +172,18 @@ class TestWorker(ServiceCase):
         with working(Worker(self.client, self.type, handle)):
             self.assertEqual(self.end(self.client.enqueue(self.type, 1))["result"], 7)
 
+    def test_progress_is_kept_however_a_run_ends(self) -> None:
+        def handle(job: Job) -> Any:
+            position = (job.progress or 0) + 1
+            job.report(position)
+            if job.attempt < 3:
+                raise {1: Again(), 2: Failed("later", 0)}[job.attempt]
+            return position
+
+        with working(Worker(self.client, self.type, handle)):
+            job = self.end(self.client.enqueue(self.type, 1))
+        self.assertEqual((job["result"], len(job["attempts"])), (3, 3))
+
     def test_a_changed_timeout_costs_no_job(self) -> None:
         def handle(job: Job) -> int:
             time.sleep(job.data)

@@ -133,6 +133,14 @@ struct Run {
     lost: CancellationToken,
 }
 
+impl Run {
+    /// Progress that was stored or refused is not sent again.
+    fn told(&self, progress: Option<&Value>) {
+        let mut report = lock(&self.report);
+        *report = report.take().filter(|report| Some(report) != progress);
+    }
+}
+
 /// One per process and type.
 #[derive(Debug)]
 pub struct Worker {
@@ -233,6 +241,11 @@ impl Shared {
             lock(&self.runs).push(Arc::clone(&run));
             ended = self.run_one(claimed, &run).await;
             lock(&self.runs).retain(|other| !Arc::ptr_eq(other, &run));
+            let may_continue = ended.as_ref().is_some_and(|ended| ended.finish.outcome != "done");
+            if may_continue && lock(&run.report).is_some() {
+                // The next run begins with it.
+                Arc::clone(&self).beat(vec![run]).await;
+            }
         }
         Ok(())
     }
@@ -317,7 +330,7 @@ impl Shared {
     async fn beat(self: Arc<Self>, runs: Vec<Arc<Run>>) {
         let sent = Instant::now();
         let held_until = runs.iter().map(|run| *lock(&run.until)).min().unwrap_or(sent);
-        let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).take(), ..run.beat.clone() });
+        let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).clone(), ..run.beat.clone() });
         let mut beats: Vec<Beat> = beats.collect();
         let answers = loop {
             let asked = timeout_at(held_until, self.worker.beat(&beats)).await;
@@ -327,16 +340,13 @@ impl Shared {
             };
             tracing::warn!(jobs = runs.len(), %error, "heartbeats failed");
             if error.may_pass() || beats.iter().all(|beat| beat.progress.is_none()) {
-                for (run, beat) in runs.iter().zip(beats) {
-                    let mut report = lock(&run.report);
-                    *report = report.take().or(beat.progress);
-                }
-                break Vec::new();
+                return;
             }
-            // Progress that is refused is not sent again, and does not cost the worker its jobs.
-            beats.iter_mut().for_each(|beat| beat.progress = None);
+            // Progress that is refused does not cost the worker its jobs.
+            runs.iter().zip(&mut beats).for_each(|(run, beat)| run.told(beat.progress.take().as_ref()));
         };
-        for (run, answer) in runs.iter().zip(answers) {
+        for ((run, beat), answer) in runs.iter().zip(&beats).zip(answers) {
+            run.told(beat.progress.as_ref());
             run.again.store(answer.status == "again", Ordering::Relaxed);
             *lock(&run.until) = if answer.status == "halt" { sent } else { sent + self.worker.timeout() };
         }

@@ -127,6 +127,29 @@ async fn a_removed_job_drops_its_handler_and_a_stopped_worker_gives_back() {
 }
 
 #[tokio::test]
+async fn progress_is_kept_however_a_run_ends() {
+    let service = Service::new("progress").await;
+    let client = service.client();
+    client.put_type("work", &json!({"retry": {"delay_sec": 0}})).await.unwrap();
+    client.enqueue("work", &job("a", 1)).await.unwrap();
+    let handler = |task: Task<u32>| async move {
+        let position = task.progress.as_u64().unwrap_or(0) + 1;
+        task.report(position);
+        match task.attempt {
+            1 => Ok(task.again_in(Duration::ZERO)),
+            2 => Err(Failure::Retry("later".into())),
+            _ => Ok(Finish::done().result(position)),
+        }
+    };
+    let stop = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(client.clone(), "work", "w", options(1)).run(stop.clone(), handler));
+    let ended = state(&client, "a", &["finished", "dead"]).await;
+    assert_eq!((ended.result, ended.attempt), (json!(3), 3));
+    stop.cancel();
+    worker.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_changed_timeout_costs_no_job() {
     let service = Service::new("timeouts").await;
     let client = service.client();

@@ -196,6 +196,9 @@ class Worker:
         finally:
             job._task.cancel()
             self._running.discard(job)
+        if job._reports and not job.halted and (job._task.cancelled() or job._task.exception()):
+            # The next run begins with it.
+            await self._beat([job])
         was_lost, job.halted = job.halted, True
         if was_lost:
             log.warning("%s is no longer this worker's: its run was halted", job.id)
