@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 
 from davenport_jobs import AsyncClient, Client, Request, ServiceError
 from service import Service, ServiceCase
@@ -79,6 +80,31 @@ class TestClient(ServiceCase):
 
         asyncio.run(ask())
         self.assertEqual(asked, [b"/_tokens"] + [b"/_schedules/s/_run"] * 5)
+
+    def test_a_feed_that_falls_silent_ends(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        event = b'data:{"id": "a", "state": "pending"}\n\n'
+
+        async def ask(answer: bytes) -> list[str]:
+            async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                writer.write(answer)
+                await reader.read()
+                writer.close()
+
+            server = await asyncio.start_server(hang, "127.0.0.1", 0)
+            client = AsyncClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            seen: list[str] = []
+            with self.assertRaises(ConnectionError):
+                async for change in client.follow("t", ["a"]):
+                    # A slow reader is no silent service.
+                    await asyncio.sleep(0.5)
+                    seen.append(change["state"])
+            server.close()
+            return seen
+
+        with mock.patch("davenport_jobs._client.SILENT_SEC", 0.3, create=True):
+            for answer, seen in ((b"", []), (head + b"%x\r\n%b\r\n" % (len(event), event), ["pending"])):
+                self.assertEqual(asyncio.run(asyncio.wait_for(ask(answer), 10)), seen)
 
     def test_integers_of_any_length_are_read(self) -> None:
         long = "1" * 5_000

@@ -26,6 +26,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Response = tuple[int, dict[str, str], AsyncIterator[bytes]]
 # Before each further try. Requests can be repeated, as jobs are added with an `Idempotency-Key`; only tokens are made once.
 PAUSES = (0.0, 0.1, 0.5, 2.0)
+# How long a feed may be silent; the service sends something every 20 s.
+SILENT_SEC = 60.0
 
 
 class ServiceError(Exception):
@@ -84,11 +86,11 @@ class AsyncClient(Requests):
     async def follow(self, type: str, ids: Sequence[str]) -> AsyncIterator[Change]:
         """The present states of jobs, then each change, until all are finished, dead or removed.
 
-        Raises `ConnectionError` if the service stops before."""
+        Raises `ConnectionError` if the service stops, or cannot be reached any more, before."""
         request: Request[Change] = Request("GET", path(type, "_feed", ids=ids))
         text, is_over = b"", False
         async with self._sent(request, b"", None) as (status, headers, pieces):
-            async for piece in pieces:
+            while piece := await asyncio.wait_for(anext(pieces, b""), SILENT_SEC):
                 *lines, text = (text + piece).split(b"\n")
                 for line in lines:
                     # The last event has an id.
@@ -107,10 +109,10 @@ class AsyncClient(Requests):
 
     @contextlib.asynccontextmanager
     async def _sent(self, request: Request[Any], body: bytes, timeout_sec: float | None) -> AsyncIterator[Response]:
-        """Sends a request and reads the head of the response. Without a timeout, or only once, on a new connection."""
+        """Sends a request and reads the head of the response. A feed, without a timeout, or only once, on a new connection."""
         url = self._urls[self._at]
         try:
-            async with asyncio.timeout(timeout_sec):
+            async with asyncio.timeout(timeout_sec or SILENT_SEC) as limit:
                 streams = self._idle.pop() if self._idle and timeout_sec and request.is_repeatable else await self._open(url)
                 try:
                     streams[1].write(self._head(url, request, len(body)) + body)
@@ -118,6 +120,8 @@ class AsyncClient(Requests):
                     status, *fields = (await streams[0].readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
                     pairs = (line.partition(":") for line in fields)
                     headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+                    # Pieces of a feed have a limit each.
+                    limit.reschedule(timeout_sec and limit.when())
                     yield int(status.split()[1]), headers, _body(streams[0], headers)
                 except BaseException:
                     streams[1].close()
