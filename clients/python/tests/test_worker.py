@@ -397,6 +397,23 @@ class TestKills(unittest.TestCase):
             self.assertEqual(client.wait("t", id, 60)["result"], 2)
             may_end.set()
 
+    def test_a_worker_whose_claims_cannot_wait_pauses(self) -> None:
+        service = Service("--set", "api.waits_max=1")
+        self.addCleanup(service.close)
+        client = AsyncClient(service.url)
+
+        async def work() -> int:
+            await client.put_type("t")
+            worker = Worker(client, "t", print, concurrency=3)
+            with mock.patch.object(client, "send", wraps=client.send) as send:
+                serving = asyncio.create_task(worker.serve())
+                await asyncio.sleep(2)
+                worker.stop()
+                await serving
+            return send.call_count
+
+        self.assertLessEqual(asyncio.run(work()), 6)
+
     def test_a_killed_service_and_killed_workers_lose_no_job(self) -> None:
         service = Service()
         self.addCleanup(service.close)

@@ -19,7 +19,7 @@ use crate::{Answer, Beat, Beats, Claimed, Client, Ended, Error, Failure, Finish,
 const WAIT: Duration = Duration::from_mins(1);
 /// Between heartbeats with progress, and between tries to end a run while the worker stops.
 const PROGRESS: Duration = Duration::from_millis(500);
-/// Between other tries to reach the service.
+/// Between other tries to reach the service, or to wait for a job.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 /// How long the worker still tries to end runs whose handlers it has dropped.
 const LAST: Duration = Duration::from_secs(10);
@@ -256,6 +256,7 @@ impl Shared {
         while !self.stop.is_cancelled() || ended.is_some() {
             let stopped = self.stop.is_cancelled();
             let (count, wait) = if stopped { (0, Duration::ZERO) } else { (1, WAIT) };
+            let asked = Instant::now();
             let answer = tokio::select! {
                 // Whether the run has ended is unknown then; repeating its end does no harm.
                 () = self.stop.cancelled(), if !stopped => continue,
@@ -268,6 +269,10 @@ impl Shared {
                     if let Some(claimed) = claims.jobs.pop() {
                         return Ok(Some(claimed));
                     }
+                    // Unless too many claims wait already, this one has.
+                    if stopped || asked.elapsed() > Duration::from_secs(1) {
+                        continue;
+                    }
                 }
                 Err(error) if !error.may_pass() => {
                     // Such as a result that is too large.
@@ -278,14 +283,13 @@ impl Shared {
                         return Err(error);
                     };
                     ended = refused(end, &error);
+                    continue;
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot end a run or claim a job; trying again");
-                    tokio::select! {
-                        () = self.stop.cancelled(), if !stopped => {}
-                        () = sleep(if stopped { PROGRESS } else { UNREACHABLE }) => {}
-                    }
-                }
+                Err(error) => tracing::warn!(%error, "cannot end a run or claim a job; trying again"),
+            }
+            tokio::select! {
+                () = self.stop.cancelled(), if !stopped => {}
+                () = sleep(if stopped { PROGRESS } else { UNREACHABLE }) => {}
             }
         }
         Ok(None)

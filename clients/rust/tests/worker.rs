@@ -150,6 +150,21 @@ async fn progress_is_kept_however_a_run_ends() {
 }
 
 #[tokio::test]
+async fn claims_that_cannot_wait_pause() {
+    let service = Service::with("waits", "api.waits_max=1").await;
+    service.client().put_type("work", &json!({})).await.unwrap();
+    let proxy = Proxy::new(service.port).await;
+    let counted = Client::new(&format!("http://root:s3cret@127.0.0.1:{}", proxy.port)).unwrap();
+    let stop = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(counted, "work", "w", options(3)).run(stop.clone(), handle));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    stop.cancel();
+    worker.await.unwrap().unwrap();
+    let pieces = proxy.pieces.load(Ordering::Relaxed);
+    assert!(pieces < 30, "{pieces} pieces of requests and answers");
+}
+
+#[tokio::test]
 async fn a_changed_timeout_costs_no_job() {
     let service = Service::new("timeouts").await;
     let client = service.client();

@@ -26,7 +26,7 @@ log = logging.getLogger("davenport_jobs")
 BEATS_MAX = 500
 # The beginning of a claimed job in a response.
 CLAIMED = re.compile(rb'"jobs":\[\{"id":("(?:[^"\\]|\\.)*"),"lock":("[^"]*")')
-# Between heartbeats with progress, between tries to reach the service, and to give back what did not end in time.
+# Between heartbeats with progress, between tries to reach the service or to wait for a job, and to give back what did not end in time.
 PROGRESS_SEC, UNREACHABLE_SEC, LAST_SEC = 0.5, 5.0, 10.0
 
 
@@ -140,6 +140,7 @@ class Worker:
         ended: Ended | None = None
         while ended or not self._stopping.is_set():
             claim: Any = {} if self._stopping.is_set() else {"claim": 1, "worker": self.name, "wait_sec": self.wait_sec}
+            asked = time.monotonic()
             try:
                 reply = await self._unless_stopping(self._client.finish(self.type, [ended] if ended else [], **claim))
             except (ConnectionError, ServiceError, TypeError, ValueError, RecursionError) as error:
@@ -163,6 +164,9 @@ class Worker:
                 self._timeout_sec = reply["timeout_sec"]
                 for claimed in reply["jobs"]:
                     ended = await self._work(Job(claimed, self._timeout_sec))
+                if claim and not reply["jobs"] and time.monotonic() - asked < min(1, self.wait_sec):
+                    # Too many claims wait already.
+                    await self._unless_stopping(asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1)))
 
     def _refused(self, ended: Ended, error: Exception) -> Ended | None:
         """How a run ends instead, for example because its result is too large."""
