@@ -14,6 +14,7 @@ mod identity;
 mod listing;
 mod metrics;
 mod options;
+mod seats;
 mod sender;
 mod server;
 mod sign;

@@ -15,6 +15,8 @@ use jobs::Entropy;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
+use super::seats::{Seats, Share, Taken};
+
 /// Failures in a row after which an endpoint is not called for a while.
 const FAILURES_MAX: u32 = 5;
 /// The first pause, and the longest.
@@ -34,13 +36,14 @@ const HOSTS_KEPT: usize = 1_000;
 
 pub(super) struct Hosts {
     per_host: usize,
-    all: Arc<Semaphore>,
+    all: Arc<Seats>,
     by_name: Mutex<HashMap<String, Arc<Host>>>,
     entropy: Entropy,
 }
 
 struct Host {
     seats: Arc<Semaphore>,
+    share: Arc<Share>,
     state: Mutex<State>,
 }
 
@@ -75,7 +78,7 @@ pub(super) struct Seat {
     host: Arc<Host>,
     since: Instant,
     is_probe: bool,
-    _permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    _permits: (OwnedSemaphorePermit, Taken),
 }
 
 /// What a call shows about its endpoint.
@@ -93,7 +96,7 @@ impl Hosts {
     pub(super) fn new(max: usize, per_host: usize, entropy: Entropy) -> Self {
         Self {
             per_host,
-            all: Arc::new(Semaphore::new(max)),
+            all: Arc::new(Seats::new(max)),
             by_name: Mutex::default(),
             entropy,
         }
@@ -101,7 +104,7 @@ impl Hosts {
 
     /// Calls in progress.
     pub(super) fn in_flight(&self, max: usize) -> usize {
-        max.saturating_sub(self.all.available_permits())
+        max.saturating_sub(self.all.free())
     }
 
     /// Waits for a seat at an endpoint, but not for long.
@@ -123,9 +126,7 @@ impl Hosts {
         if !is_probe && let Some(later) = host.state().paused(self) {
             return Admission::Later(later.0, later.1);
         }
-        let Ok(one_of_all) = Arc::clone(&self.all).acquire_owned().await else {
-            unreachable!("the semaphore is never closed");
-        };
+        let one_of_all = self.all.take(&host.share).await;
         let since = Instant::now();
         place.is_probe = false;
         drop(place);
@@ -147,6 +148,7 @@ impl Hosts {
         }
         let host = Arc::new(Host {
             seats: Arc::new(Semaphore::new(self.per_host)),
+            share: Arc::default(),
             state: Mutex::new(State::new(Instant::now())),
         });
         hosts.insert(endpoint.to_owned(), Arc::clone(&host));
@@ -308,6 +310,8 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::sleep;
+
     use super::*;
 
     fn hosts() -> Hosts {
@@ -408,6 +412,53 @@ mod tests {
             .leave(Health::Overloaded(Duration::from_secs(100)));
         earlier.1.leave(Health::Overloaded(asked));
         assert!(later(&hosts, "full").await.0 >= asked);
+    }
+
+    /// With as many slow endpoints as there are seats, each call of theirs is followed by another.
+    #[tokio::test(start_paused = true)]
+    async fn slow_endpoints_leave_others_their_turn() {
+        let hosts = Arc::new(hosts());
+        let mut calling = tokio::task::JoinSet::new();
+        for (nth, slow) in (0..).zip(["a", "b", "c", "d"].repeat(3)) {
+            let hosts = Arc::clone(&hosts);
+            calling.spawn(async move {
+                sleep(Duration::from_secs(2 * nth)).await;
+                loop {
+                    match hosts.admit(slow).await {
+                        Admission::Seat(seat) => {
+                            sleep(Duration::from_secs(8)).await;
+                            seat.leave(Health::Well);
+                        }
+                        Admission::Later(wait, _) => sleep(wait).await,
+                    }
+                }
+            });
+        }
+        let mut seats = 0;
+        for _ in 0..15 {
+            sleep(Duration::from_secs(4)).await;
+            let admitted = timeout(Duration::from_secs(2), hosts.admit("fast")).await;
+            if let Ok(Admission::Seat(seat)) = admitted {
+                seat.leave(Health::Well);
+                seats += 1;
+            }
+        }
+        assert!(seats >= 5, "{seats}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoints_with_calls_leave_seats_for_others() {
+        let hosts = Hosts::new(8, 8, Entropy::seeded(1));
+        let mut held = Vec::new();
+        for _ in 0..7 {
+            held.push(seat(&hosts, "slow").await);
+        }
+        let short = Duration::from_millis(1);
+        assert!(timeout(short, hosts.admit("slow")).await.is_err());
+        seat(&hosts, "fast").await.leave(Health::Well);
+        held.pop();
+        held.push(seat(&hosts, "slow").await);
+        seat(&hosts, "fast").await.leave(Health::Well);
     }
 
     #[tokio::test(start_paused = true)]
