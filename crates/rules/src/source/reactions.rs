@@ -253,7 +253,8 @@ impl<'a> Reactions<'a> {
 }
 
 impl RuleBook {
-    /// Does these in the caller's transaction, which must have room for them.
+    /// Does these in the caller's transaction, which must have room for them. Call [`Self::see_in`] once all are done that
+    /// belong together.
     pub(super) async fn react_in(
         &self,
         tx: &Transaction,
@@ -307,6 +308,48 @@ impl RuleBook {
         }
         Ok(())
     }
+
+    /// From now on the databases of these are known, or not any more once they are deleted.
+    pub(super) async fn see_in(
+        &self,
+        tx: &Transaction,
+        source: &Source,
+        reactions: &[Reaction],
+    ) -> Result<(), ServiceError> {
+        let snapshot = &tx.snapshot();
+        let see = databases(source, reactions).into_iter();
+        let see = see.map(|(key, is_there)| async move {
+            if !is_there {
+                tx.clear(&key);
+            } else if snapshot.get(&key).await?.is_none() {
+                tx.set(&key, b"null");
+            }
+            Ok::<_, store::Error>(())
+        });
+        try_join_all(see).await?;
+        Ok(())
+    }
+}
+
+/// The rule and the database on which a reaction depends, and whether the database is there.
+fn depends_on(reaction: &Reaction) -> Option<(&Arc<Compiled>, &str, bool)> {
+    match reaction {
+        Reaction::Listen(listen) => Some((&listen.rule, &listen.database, listen.is_there())),
+        Reaction::Replicate {
+            if_new: Some((rule, database)),
+            ..
+        } => Some((rule, database, true)),
+        Reaction::Replicate { .. } | Reaction::Forget(_) => None,
+    }
+}
+
+/// The keys of the databases on which these depend, and whether they are there.
+fn databases(source: &Source, reactions: &[Reaction]) -> BTreeMap<Vec<u8>, bool> {
+    let server = source.server().url_text();
+    let databases = reactions.iter().filter_map(depends_on);
+    databases
+        .map(|(_, database, is_there)| (keys::seen(server, database), is_there))
+        .collect()
 }
 
 /// What the store knows of the rules and databases of reactions.
@@ -320,7 +363,6 @@ struct Facts {
 }
 
 impl Facts {
-    /// Reads them. From now on the databases are known, or not any more once they are deleted.
     async fn read(
         tx: &Transaction,
         source: &Source,
@@ -328,33 +370,20 @@ impl Facts {
     ) -> Result<Self, ServiceError> {
         let server = source.server().url_text();
         let snapshot = &tx.snapshot();
-        let (mut rules, mut databases) = (BTreeMap::new(), BTreeMap::new());
-        for reaction in reactions {
-            let (rule, database, is_there) = match reaction {
-                Reaction::Listen(listen) => (&listen.rule, &listen.database, listen.is_there()),
-                Reaction::Replicate {
-                    if_new: Some((rule, database)),
-                    ..
-                } => (rule, database, true),
-                Reaction::Replicate { .. } | Reaction::Forget(_) => continue,
-            };
-            databases.insert(keys::seen(server, database), is_there);
-            if is_there {
-                let value = keys::seeded_value(rule, source);
-                rules.insert(keys::seeded(server, &rule.id), value);
-            }
-        }
+        let rules = reactions.iter().filter_map(depends_on);
+        let rules = rules.filter(|(.., is_there)| *is_there).map(|(rule, ..)| {
+            let value = keys::seeded_value(rule, source);
+            (keys::seeded(server, &rule.id), value)
+        });
+        let rules: BTreeMap<_, _> = rules.collect();
         let seeded = rules.into_iter().map(|(key, value)| async move {
             let row = snapshot.get(&key).await?;
             Ok(row.is_some_and(|row| row == value).then_some(key))
         });
-        let seen = databases.into_iter().map(|(key, is_there)| async move {
-            let is_seen = is_there && snapshot.get(&key).await?.is_some();
-            if !is_there {
-                tx.clear(&key);
-            } else if !is_seen {
-                tx.set(&key, b"null");
-            }
+        let there = databases(source, reactions).into_iter();
+        let there = there.filter_map(|(key, is_there)| is_there.then_some(key));
+        let seen = there.map(|key| async move {
+            let is_seen = snapshot.get(&key).await?.is_some();
             Ok::<_, store::Error>(is_seen.then_some(key))
         });
         let (seeded, seen) = try_join(try_join_all(seeded), try_join_all(seen)).await?;

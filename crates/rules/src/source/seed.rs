@@ -236,13 +236,15 @@ async fn seed_some(
             }
         }
     }
+    let (source, store) = (reactions.source, book.replications.jobs().store());
     for found in found.chunks(REACTIONS) {
         let op = book.replications.jobs().op();
-        (book.replications.jobs().store())
-            .transact("seed_rules", |tx| async move {
-                book.react_in(&tx, &op, reactions.source, found).await
-            })
-            .await?;
+        let react = |tx: Transaction| async move { book.react_in(&tx, &op, source, found).await };
+        store.transact("seed_rules", react).await?;
+    }
+    for found in found.chunks(REACTIONS) {
+        let see = |tx: Transaction| async move { book.see_in(&tx, source, found).await };
+        store.transact("see_databases", see).await?;
     }
     Ok(())
 }

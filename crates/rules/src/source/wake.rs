@@ -28,6 +28,8 @@ const NAMES: usize = 100;
 struct Work<'a> {
     names: &'a [&'a str],
     reactions: &'a [Reaction],
+    /// Those that are all done once this is: their databases are known from then on.
+    seen: &'a [Reaction],
 }
 
 impl<'a> Work<'a> {
@@ -38,11 +40,11 @@ impl<'a> Work<'a> {
         let reactions = self.reactions.chunks(size(self.reactions.len()));
         let names = names.map(|names| Self {
             names,
-            reactions: &[],
+            ..Self::default()
         });
         names.chain(reactions.map(|reactions| Self {
-            names: &[],
             reactions,
+            ..Self::default()
         }))
     }
 
@@ -77,32 +79,31 @@ impl Follower<'_> {
             self.save().await?;
         }
         let names: Vec<&str> = databases.keys().map(String::as_str).collect();
-        let (first, last) = all_but_last(&reactions, REACTIONS);
-        for reactions in first {
-            let work = Work {
-                names: &[],
-                reactions,
-            };
-            self.in_parts_if_contended(work).await?;
-        }
+        let (many, few) = if reactions.len() > REACTIONS {
+            (&*reactions, &[][..])
+        } else {
+            (&[][..], &*reactions)
+        };
+        self.react_to_many(many).await?;
         let (first, names) = all_but_last(&names, NAMES);
         let mut before = 0;
         for names in first {
             let work = Work {
                 names,
-                reactions: &[],
+                ..Work::default()
             };
             before += self.in_parts_if_contended(work).await?;
         }
         let work = Work {
             names,
-            reactions: last,
+            reactions: few,
+            seen: few,
         };
         let position = Position {
             woken: self.position.woken + before,
             ..self.position.clone()
         };
-        let must_save = must_save || before > 0;
+        let must_save = must_save || before > 0 || !many.is_empty();
         let woken = match self.at_once(work, Some((&position, must_save))).await {
             Err(error) if error.is_contended() => {
                 let woken = self.in_parts(work).await?;
@@ -110,13 +111,16 @@ impl Follower<'_> {
                     woken: position.woken + woken,
                     ..position
                 };
-                self.at_once(Work::default(), Some((&position, true)))
-                    .await?;
+                let rest = Work {
+                    seen: few,
+                    ..Work::default()
+                };
+                self.at_once(rest, Some((&position, true))).await?;
                 woken
             }
             woken => woken?,
         } + before;
-        if woken > 0 || must_save || !last.is_empty() {
+        if woken > 0 || must_save || !few.is_empty() {
             self.saved = Instant::now();
         }
         if woken > 0 {
@@ -124,6 +128,26 @@ impl Follower<'_> {
             metrics::woken(self.source.name(), woken);
         }
         metrics::handled(self.source.name(), now_ms);
+        Ok(())
+    }
+
+    /// Does what rules ask for in several transactions.
+    async fn react_to_many(&self, all: &[Reaction]) -> Result<(), ServiceError> {
+        for reactions in all.chunks(REACTIONS) {
+            let work = Work {
+                reactions,
+                ..Work::default()
+            };
+            self.in_parts_if_contended(work).await?;
+        }
+        // A database that was known before all of them were done would not be new to the other rules.
+        for seen in all.chunks(REACTIONS) {
+            let work = Work {
+                seen,
+                ..Work::default()
+            };
+            self.at_once(work, None).await?;
+        }
         Ok(())
     }
 
@@ -160,6 +184,7 @@ impl Follower<'_> {
                     return Ok(woken);
                 }
                 book.react_in(tx, &op, self.source, work.reactions).await?;
+                book.see_in(tx, self.source, work.seen).await?;
                 let all = before + woken as u64;
                 if let Some((position, must_save)) = position
                     && (must_save || all > 0 || !work.reactions.is_empty())

@@ -76,6 +76,27 @@ async fn a_rule_may_be_about_new_databases_only_without_a_feed() {
     only_new_databases_are_called_about(without_feed()).await;
 }
 
+/// More rules are about it than one transaction is.
+#[tokio::test]
+async fn a_database_is_new_to_many_rules_although_the_event_was_lost() {
+    let mut world = World::new().await;
+    let _node = world.node(without_sweeps()).await;
+    world.until_followed("db_updates").await;
+    let created = json!({"events": ["created"]});
+    let ids: Vec<_> = (0..250).map(|nth| format!("r{nth:03}")).collect();
+    for id in &ids {
+        world.rule(id, Some(&calls(id, &created))).await;
+    }
+    world.until_seeded(ids.len()).await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    world.peer.create_database("c").unwrap();
+    world.peer.set_feed_faults(1, FeedFaults::default());
+    put(&world, "c", "first");
+    let expected: Vec<_> = ids.iter().map(|id| format!("{id}/c/first")).collect();
+    let expected: Vec<_> = expected.iter().map(String::as_str).collect();
+    called(&mut world, &expected).await;
+}
+
 /// The feed reports nothing of the new database until it changes.
 #[tokio::test]
 async fn a_new_database_is_one_although_the_event_was_lost() {
