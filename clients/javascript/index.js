@@ -251,8 +251,8 @@ export class Client {
         const isRefused = error instanceof ServiceError;
         if (isRefused && !UNAVAILABLE.includes(error.status)) throw error;
         const { base } = this.#servers[at];
-        // Once, if other requests to it fail as well.
-        this.#at = (at + 1) % this.#servers.length;
+        // Unless another request has moved on from it already.
+        if (this.#at === at) this.#at = (at + 1) % this.#servers.length;
         const unreachable = () => new UnreachableError(`cannot reach ${base}: ${error.cause ?? error}`, { cause: error });
         if (!isRepeatable || tried === PAUSES.length) throw isRefused ? error : unreachable();
       } finally {
@@ -319,7 +319,7 @@ export class Worker {
   #runs = new Set();
   #stopping = new AbortController();
   #over = new AbortController();
-  // The shortest that a type can have, until the service tells it.
+  // What the service promised last; at first, the shortest that a type can have. Earlier promises to jobs may be shorter.
   #timeout = 1_000;
   #ends = new Shared((ends) => this.#end(ends));
   #claims = new Shared((slots) => this.#claim(slots.length), 1);
@@ -423,8 +423,8 @@ export class Worker {
 
   #begin({ jobs, timeout_sec }) {
     this.#timeout = timeout_sec * 1_000;
-    const heldUntil = performance.now() + this.#timeout;
-    const runs = jobs.map((claimed) => ({ claimed, job: new Job(claimed), heldUntil, release: undefined }));
+    const held = { promised: this.#timeout, heldUntil: performance.now() + this.#timeout };
+    const runs = jobs.map((claimed) => ({ claimed, job: new Job(claimed), ...held, release: undefined }));
     for (const run of runs) this.#runs.add(run);
     return runs;
   }
@@ -460,20 +460,23 @@ export class Worker {
   }
 
   async #beats() {
-    for (let [beaten, timeout] = [performance.now(), this.#timeout]; !this.#over.signal.aborted; ) {
+    for (let beaten = performance.now(); !this.#over.signal.aborted; ) {
       const pause = Math.min(PROGRESS_MS, this.#timeout / 6);
       await sleep(pause, this.#over.signal);
       const now = performance.now();
-      // A longer timeout does not apply to jobs before their next heartbeat.
-      const isDue = now - beaten >= Math.min(timeout, this.#timeout) / 3 - pause;
-      if (isDue) [beaten, timeout] = [now, this.#timeout];
       // Another worker may have it by now.
       for (const { job, heldUntil } of this.#runs) if (now > heldUntil) Job.halt(job, "the service cannot be reached");
       // This worker would throw away the results of those that were given up.
-      const runs = [...this.#runs].filter(({ job }) => !Job.isHalted(job) && (isDue || Job.news(job)));
+      const held = [...this.#runs].filter(({ job }) => !Job.isHalted(job));
+      const isDue = now - beaten >= this.#least(held) / 3 - pause;
+      if (isDue) beaten = now;
+      const runs = held.filter(({ job }) => isDue || Job.news(job));
       await Promise.all(Array.from({ length: Math.ceil(runs.length / CALLS_MAX) }, () => this.#beat(runs.splice(0, CALLS_MAX))));
     }
   }
+
+  /** The shortest timeout that the service may have promised to these jobs. */
+  #least = (runs) => runs.reduce((least, { promised }) => Math.min(least, promised), this.#timeout);
 
   async #beat(runs, refused) {
     const [sent, limit] = [performance.now(), new AbortController()];
@@ -482,7 +485,7 @@ export class Worker {
     const news = refused ?? runs.map(({ job }) => Job.news(job));
     try {
       const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...(refused ? {} : news[nth]) }));
-      const options = { timeout_sec: this.#timeout / 3_000, signal: limit.signal };
+      const options = { timeout_sec: this.#least(runs) / 3_000, signal: limit.signal };
       const { jobs, timeout_sec } = await this.client.beat(this.type, beats, options);
       // Earlier versions of the service do not tell it.
       if (timeout_sec) this.#timeout = timeout_sec * 1_000;
@@ -491,7 +494,7 @@ export class Worker {
         Job.sent(runs[nth].job, news[nth]);
         runs[nth].job.superseded = status === "again";
         if (status === "halt") Job.halt(runs[nth].job, "the job is lost");
-        else runs[nth].heldUntil = sent + this.#timeout;
+        else Object.assign(runs[nth], { promised: this.#timeout, heldUntil: sent + this.#timeout });
       });
     } catch (error) {
       this.log.warn(`heartbeats of ${runs.length} jobs: ${error.message}`);

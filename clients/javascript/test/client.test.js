@@ -169,6 +169,23 @@ test("addresses are checked, and the next is used when one fails", async () => {
   assert.equal(await new Client(["http://127.0.0.1:1", service.url]).enqueue(type, 1, { id: "a" }), "a");
 });
 
+test("a server that fails late is not left twice", async () => {
+  const asked = [];
+  let fail;
+  const fetch = async (url) => {
+    asked.push(new URL(url).host);
+    if (asked.length === 1) await new Promise((resolve) => (fail = resolve));
+    if (!url.startsWith("http://c")) throw new TypeError("planted");
+    return new Response('{"types": []}');
+  };
+  const three = new BrowserClient(["http://a", "http://b", "http://c"], { fetch });
+  const late = three.types();
+  await three.types();
+  fail();
+  await late;
+  assert.deepEqual(asked, ["a", "a", "b", "c", "c"]);
+});
+
 test("headers and fetch can be replaced, as in a browser with a cookie", async () => {
   const login = await fetch(`${service.base}/_session`, {
     method: "POST",

@@ -191,6 +191,20 @@ test("heartbeats of many runs are sent together", { timeout: 30_000 }, async () 
   assert.deepEqual(sizes, [500, 1]);
 });
 
+test("answers to claims delay no heartbeats of earlier jobs", async () => {
+  const ends = [];
+  let claims = 0;
+  const told = {
+    claim: async () => (claims++ === 0 ? { jobs: [claimed("a")], timeout_sec: 1 } : (await sleep(50), { jobs: [], timeout_sec: 60 })),
+    finish: async (type, jobs) => (ends.push(...jobs.map(({ outcome }) => outcome)), ended(jobs)),
+    beat: async (type, jobs) => ({ jobs: jobs.map(({ id }) => ({ id, status: "held" })), timeout_sec: 1 }),
+  };
+  const handle = () => sleep(3_000).then(() => worker.stop());
+  const worker = new Worker(told, type, handle, { log, concurrency: 2 });
+  await worker.run({ signals: false });
+  assert.deepEqual(ends, ["done"]);
+});
+
 test("heartbeats keep a job and store progress", async () => {
   let release;
   const released = new Promise((resolve) => (release = resolve));

@@ -106,6 +106,35 @@ class TestClient(ServiceCase):
             for answer, seen in ((b"", []), (head + b"%x\r\n%b\r\n" % (len(event), event), ["pending"])):
                 self.assertEqual(asyncio.run(asyncio.wait_for(ask(answer), 10)), seen)
 
+    def test_a_server_that_fails_late_is_not_left_twice(self) -> None:
+        client = AsyncClient(["http://a", "http://b", "http://c"])
+        asked: list[int] = []
+
+        async def ask() -> None:
+            failed = asyncio.Event()
+
+            async def open(url: Any) -> Any:
+                asked.append(client._at)
+                if len(asked) == 1:
+                    await failed.wait()
+                if url.hostname != "c":
+                    raise OSError("planted")
+                reader = asyncio.StreamReader()
+                reader.feed_data(b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"types": []}')
+                return reader, mock.Mock(drain=mock.AsyncMock())
+
+            with mock.patch.object(client, "_open", open):
+                late = asyncio.create_task(client.types())
+                while not asked:
+                    await asyncio.sleep(0)
+                await client.types()
+                await client.close()
+                failed.set()
+                await late
+
+        asyncio.run(ask())
+        self.assertEqual(asked, [0, 0, 1, 2, 2])
+
     def test_integers_of_any_length_are_read(self) -> None:
         long = "1" * 5_000
         text = '{"data": [%s, 7], "id": "long"}' % long

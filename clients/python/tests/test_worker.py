@@ -369,6 +369,27 @@ class TestRequests(unittest.TestCase):
         asyncio.run(asyncio.wait_for(worker.serve(), 10))
         self.assertEqual(sizes, [500, 1])
 
+    def test_answers_to_claims_delay_no_heartbeats_of_earlier_jobs(self) -> None:
+        outcomes: list[str] = []
+
+        async def finish(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            outcomes.extend(job["outcome"] for job in jobs)
+            if not jobs and not self.given:
+                return {**self.claimed(), "timeout_sec": 1}
+            await asyncio.sleep(0.05)
+            return self.ended()
+
+        async def beat(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            return {"jobs": [{"id": job["id"], "status": "held"} for job in jobs], "timeout_sec": 1}
+
+        async def handle(job: Job) -> None:
+            await asyncio.sleep(3)
+            worker.stop()
+
+        worker = Worker(self.client(finish=finish, beat=beat), "t", handle, concurrency=2, wait_sec=0)
+        asyncio.run(asyncio.wait_for(worker.serve(), 10))
+        self.assertEqual(outcomes, ["done"])
+
 
 class TestKills(unittest.TestCase):
     def test_a_job_that_was_given_up_runs_elsewhere(self) -> None:

@@ -162,7 +162,8 @@ impl Client {
             if !answer.as_ref().is_err_and(Error::is_passing) {
                 return answer;
             }
-            self.at.store(at.wrapping_add(1), Ordering::Relaxed);
+            // Unless another request has moved on from this one already.
+            let _ = self.at.compare_exchange(at, at.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
             let Some(pause_ms) = pauses_ms.next() else { return answer };
             let pause_ms = pause_ms / 2 + random() % (pause_ms / 2 + 1);
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
@@ -245,4 +246,33 @@ async fn read(response: reqwest::Result<Response>) -> Result<Vec<u8>> {
 /// Random enough for pauses and keys.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// One fails late: others have moved on to a server that answers, past one that does not.
+    #[tokio::test]
+    async fn a_late_failure_changes_no_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let slow = format!("http://{}", listener.local_addr().unwrap());
+        let client = Client::with(&[&slow, "http://127.0.0.1:1", "http://127.0.0.1:2"], None).unwrap();
+        let late = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            client.at.store(2, Ordering::Relaxed);
+            drop(stream);
+            // The next try is with the third server.
+            while client.at.load(Ordering::Relaxed) == 2 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(client.at.load(Ordering::Relaxed), 3);
+        };
+        tokio::select! {
+            () = late => {}
+            _ = client.types() => panic!("it was not tried again"),
+        }
+    }
 }

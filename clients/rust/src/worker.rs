@@ -63,11 +63,14 @@ impl<T: Serialize> Task<T> {
     pub async fn save(&self) -> Result<Held> {
         let Run { worker, beat, .. } = &*self.run;
         let progress = Some(json!({SAVED: serde_json::to_value(&self.data)?}));
-        for answer in worker.beat(&[Beat { progress, ..beat.clone() }]).await? {
+        let (sent, promised) = (Instant::now(), lock(&self.run.held).timeout);
+        let (answers, timeout) = worker.beat(&[Beat { progress, ..beat.clone() }], promised).await?;
+        for answer in answers {
             if answer.status == "halt" {
                 self.run.lost.cancel();
                 return Err(Error::Halt);
             }
+            *lock(&self.run.held) = Promise { since: sent, timeout };
             answer.accepted()?;
             self.run.again.store(answer.status == "again", Ordering::Relaxed);
         }
@@ -127,8 +130,7 @@ struct Run {
     beat: Beat,
     /// Progress to be sent.
     report: Mutex<Option<Value>>,
-    /// Another worker may have it after this time.
-    until: Mutex<Instant>,
+    held: Mutex<Promise>,
     again: AtomicBool,
     lost: CancellationToken,
 }
@@ -141,6 +143,19 @@ impl Run {
     }
 }
 
+/// A job is its worker's for this long after its claim or last heartbeat.
+#[derive(Debug, Clone, Copy)]
+struct Promise {
+    since: Instant,
+    timeout: Duration,
+}
+
+impl Promise {
+    fn until(self) -> Instant {
+        self.since + self.timeout
+    }
+}
+
 /// One per process and type.
 #[derive(Debug)]
 pub struct Worker {
@@ -148,7 +163,7 @@ pub struct Worker {
     ty: String,
     name: String,
     options: WorkerOptions,
-    /// A worker that is silent for longer loses its jobs.
+    /// What the service promised last. Earlier promises to jobs may be shorter.
     timeout: Mutex<Duration>,
 }
 
@@ -211,17 +226,19 @@ impl Worker {
         *lock(&self.timeout)
     }
 
-    /// Sends heartbeats, if need be to the next frontend.
-    async fn beat(&self, beats: &[Beat]) -> Result<Vec<Answer>> {
-        let Beats { jobs, timeout_sec } = self.client.within(self.timeout() / 3).beat(&self.ty, beats).await?;
-        self.follow(timeout_sec);
-        Ok(jobs)
+    /// Sends heartbeats for jobs that were promised this timeout or longer, if need be to the next frontend.
+    async fn beat(&self, beats: &[Beat], timeout: Duration) -> Result<(Vec<Answer>, Duration)> {
+        let timeout = timeout.min(self.timeout());
+        let Beats { jobs, timeout_sec } = self.client.within(timeout / 3).beat(&self.ty, beats).await?;
+        Ok((jobs, self.follow(timeout_sec)))
     }
 
-    /// Adopts the timeout of an answer.
-    fn follow(&self, timeout_sec: Option<f64>) {
+    /// Adopts the timeout of an answer, and returns it.
+    fn follow(&self, timeout_sec: Option<f64>) -> Duration {
         let told = timeout_sec.and_then(|sec| Duration::try_from_secs_f64(sec).ok());
-        *lock(&self.timeout) = told.unwrap_or(self.timeout());
+        let mut timeout = lock(&self.timeout);
+        *timeout = told.unwrap_or(*timeout);
+        *timeout
     }
 }
 
@@ -229,12 +246,12 @@ impl Shared {
     /// Runs one job after another; the end of one and the claim of the next are one request.
     async fn work(self: Arc<Self>) -> Result<()> {
         let mut ended = None;
-        while let Some(claimed) = self.next(ended.take()).await? {
+        while let Some((claimed, timeout)) = self.next(ended.take()).await? {
             let run = Arc::new(Run {
                 worker: Arc::clone(&self.worker),
                 beat: Beat { id: claimed.id.clone(), lock: claimed.lock.clone(), progress: None },
                 report: Mutex::default(),
-                until: Mutex::new(Instant::now() + self.worker.timeout()),
+                held: Mutex::new(Promise { since: Instant::now(), timeout }),
                 again: AtomicBool::default(),
                 lost: CancellationToken::new(),
             });
@@ -251,7 +268,7 @@ impl Shared {
     }
 
     /// Ends a run and claims the next job; `None` once the worker is stopped.
-    async fn next(&self, mut ended: Option<Ended>) -> Result<Option<Claimed>> {
+    async fn next(&self, mut ended: Option<Ended>) -> Result<Option<(Claimed, Duration)>> {
         let Worker { client, ty, name, .. } = &*self.worker;
         while !self.stop.is_cancelled() || ended.is_some() {
             let stopped = self.stop.is_cancelled();
@@ -265,9 +282,9 @@ impl Shared {
             match answer {
                 Ok(mut claims) => {
                     ended = None;
-                    self.worker.follow(Some(claims.timeout_sec));
+                    let timeout = self.worker.follow(Some(claims.timeout_sec));
                     if let Some(claimed) = claims.jobs.pop() {
-                        return Ok(Some(claimed));
+                        return Ok(Some((claimed, timeout)));
                     }
                     // Unless too many claims wait already, this one has.
                     if stopped || asked.elapsed() > Duration::from_secs(1) {
@@ -314,18 +331,19 @@ impl Shared {
     }
 
     async fn beats(self: &Arc<Self>) {
-        let (mut beaten, mut timeout) = (Instant::now(), self.worker.timeout());
+        let mut beaten = Instant::now();
         loop {
             let pause = PROGRESS.min(self.worker.timeout() / 6);
             sleep(pause).await;
-            // A longer timeout does not apply to jobs before their next heartbeat.
-            let due = beaten.elapsed() + pause >= timeout.min(self.worker.timeout()) / 3;
-            (beaten, timeout) = if due { (Instant::now(), self.worker.timeout()) } else { (beaten, timeout) };
             let mut runs = lock(&self.runs).clone();
             // Another worker may have it by now.
-            runs.iter().filter(|run| Instant::now() >= *lock(&run.until)).for_each(|run| run.lost.cancel());
+            runs.iter().filter(|run| Instant::now() >= lock(&run.held).until()).for_each(|run| run.lost.cancel());
             // This worker would keep those that were given up from running.
-            runs.retain(|run| !run.lost.is_cancelled() && (due || lock(&run.report).is_some()));
+            runs.retain(|run| !run.lost.is_cancelled());
+            let promised = runs.iter().map(|run| lock(&run.held).timeout);
+            let due = beaten.elapsed() + pause >= promised.fold(self.worker.timeout(), Duration::min) / 3;
+            beaten = if due { Instant::now() } else { beaten };
+            runs.retain(|run| due || lock(&run.report).is_some());
             let beats = runs.chunks(BEATS_MAX).map(|part| Arc::clone(self).beat(part.to_vec()));
             beats.collect::<JoinSet<()>>().join_all().await;
         }
@@ -333,13 +351,15 @@ impl Shared {
 
     async fn beat(self: Arc<Self>, runs: Vec<Arc<Run>>) {
         let sent = Instant::now();
-        let held_until = runs.iter().map(|run| *lock(&run.until)).min().unwrap_or(sent);
+        let held = runs.iter().map(|run| *lock(&run.held));
+        let held_until = held.clone().map(Promise::until).min().unwrap_or(sent);
+        let promised = held.map(|held| held.timeout).min().unwrap_or_default();
         let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).clone(), ..run.beat.clone() });
         let mut beats: Vec<Beat> = beats.collect();
-        let answers = loop {
-            let asked = timeout_at(held_until, self.worker.beat(&beats)).await;
+        let (answers, timeout) = loop {
+            let asked = timeout_at(held_until, self.worker.beat(&beats, promised)).await;
             let error = match asked.unwrap_or(Err(Error::Late)) {
-                Ok(answers) => break answers,
+                Ok(answered) => break answered,
                 Err(error) => error,
             };
             tracing::warn!(jobs = runs.len(), %error, "heartbeats failed");
@@ -352,7 +372,8 @@ impl Shared {
         for ((run, beat), answer) in runs.iter().zip(&beats).zip(answers) {
             run.told(beat.progress.as_ref());
             run.again.store(answer.status == "again", Ordering::Relaxed);
-            *lock(&run.until) = if answer.status == "halt" { sent } else { sent + self.worker.timeout() };
+            let timeout = if answer.status == "halt" { Duration::ZERO } else { timeout };
+            *lock(&run.held) = Promise { since: sent, timeout };
         }
     }
 }

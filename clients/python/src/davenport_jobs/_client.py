@@ -75,9 +75,10 @@ class AsyncClient(Requests):
             except (ConnectionError, ServiceError) as error:
                 if isinstance(error, ServiceError) and error.status not in (502, 503, 504):
                     raise
-                await self.close()
-                # Once, if other requests to it fail as well.
-                self._at = (at + 1) % len(self._urls)
+                # Unless another request has moved on from it already.
+                if self._at == at:
+                    await self.close()
+                    self._at = (at + 1) % len(self._urls)
                 if pause is None:
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1))

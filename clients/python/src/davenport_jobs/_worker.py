@@ -57,7 +57,7 @@ class Job:
         self.attempt, self.failures, self.progress = claimed["attempt"], claimed["failures"], claimed.get("progress")
         # If superseded, there is newer data: the job will run again, and this run may end early.
         self.superseded = self.halted = False
-        self._lock, self._held_until = claimed["lock"], time.monotonic() + timeout_sec
+        self._lock, self._promised_sec, self._held_until = claimed["lock"], timeout_sec, time.monotonic() + timeout_sec
         self._reports: list[Any] = []
         self._task: asyncio.Task[Any]
 
@@ -90,7 +90,7 @@ class Worker:
         self._is_async = any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None))))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[Job] = set()
-        # The shortest that a type can have, until the service tells it.
+        # What the service promised last; at first, the shortest that a type can have. Earlier promises to jobs may be shorter.
         self._timeout_sec, self._stopped = 1.0, False
 
     def run(self) -> None:
@@ -238,13 +238,10 @@ class Worker:
         return await asyncio.wrap_future(done)
 
     async def _beats(self) -> None:
-        beaten, timeout_sec = time.monotonic(), self._timeout_sec
+        beaten = time.monotonic()
         while True:
             pause = min(PROGRESS_SEC, self._timeout_sec / 6)
             await asyncio.sleep(pause)
-            # A longer timeout does not apply to jobs before their next heartbeat.
-            is_due = time.monotonic() - beaten >= min(timeout_sec, self._timeout_sec) / 3 - pause
-            beaten, timeout_sec = (time.monotonic(), self._timeout_sec) if is_due else (beaten, timeout_sec)
             for job in self._running:
                 # Another worker may have it by now.
                 if time.monotonic() > job._held_until and not job.halted:
@@ -252,8 +249,15 @@ class Worker:
                     if self._is_async:
                         job._task.cancel()
             # This worker would throw away the results of those that were given up.
-            jobs = [job for job in self._running if not job.halted and (is_due or job._reports)]
+            held = [job for job in self._running if not job.halted]
+            is_due = time.monotonic() - beaten >= self._least_sec(held) / 3 - pause
+            beaten = time.monotonic() if is_due else beaten
+            jobs = [job for job in held if is_due or job._reports]
             await asyncio.gather(*(self._beat(jobs[at : at + BEATS_MAX]) for at in range(0, len(jobs), BEATS_MAX)))
+
+    def _least_sec(self, jobs: Sequence[Job]) -> float:
+        """The shortest timeout that the service may have promised to these jobs."""
+        return min([self._timeout_sec, *(job._promised_sec for job in jobs)])
 
     async def _beat(self, jobs: Sequence[Job], *, refused: list[list[Any]] | None = None) -> None:
         sent, reports = time.monotonic(), refused or [job._reports[:] for job in jobs]
@@ -261,7 +265,7 @@ class Worker:
         beats: list[Any] = [{"id": job.id, "lock": job._lock, **last} for job, last in zip(jobs, progress)]
         try:
             async with asyncio.timeout(min(job._held_until for job in jobs) - sent):
-                reply = await self._client.beat(self.type, beats, timeout_sec=self._timeout_sec / 3)
+                reply = await self._client.beat(self.type, beats, timeout_sec=self._least_sec(jobs) / 3)
         except (OSError, ServiceError, TypeError, ValueError, RecursionError) as error:
             log.warning("heartbeats of %d jobs: %r", len(jobs), error)
             # Progress that is refused is not sent again, and does not cost the worker its jobs.
@@ -275,6 +279,7 @@ class Worker:
             if "reason" in row:
                 log.warning("progress of %s was refused: %s", job.id, row["reason"])
             job.superseded = row["status"] == "again"
+            job._promised_sec = self._timeout_sec
             job._held_until = 0.0 if row["status"] == "halt" else sent + self._timeout_sec
 
 

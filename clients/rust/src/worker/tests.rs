@@ -11,7 +11,7 @@ fn run(client: &Client, id: &str) -> Arc<Run> {
         worker: worker(client),
         beat: Beat { id: id.into(), lock: "l".into(), progress: None },
         report: Mutex::new(Some(json!(50))),
-        until: Mutex::new(Instant::now() + WAIT),
+        held: Mutex::new(Promise { since: Instant::now(), timeout: WAIT }),
         again: AtomicBool::default(),
         lost: CancellationToken::new(),
     })
@@ -70,5 +70,23 @@ async fn heartbeats_of_many_runs_are_sent_together() {
         _ = requests => {}
         () = shared.beats() => unreachable!("heartbeats do not end"),
         () = sleep(WAIT / 2) => panic!("the second request waits for the first"),
+    }
+}
+
+/// Answers that overtake each other may tell the worker of a longer timeout than a job has.
+#[tokio::test]
+async fn each_run_has_heartbeats_as_it_was_promised() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let (long, short) = (run(&client, "long"), run(&client, "short"));
+    for run in [&long, &short] {
+        *lock(&run.report) = None;
+    }
+    lock(&short.held).timeout = Duration::from_secs(3);
+    let shared = shared(&client, vec![long, short]);
+    tokio::select! {
+        _ = listener.accept() => {}
+        () = shared.beats() => unreachable!("heartbeats do not end"),
+        () = sleep(Duration::from_secs(2)) => panic!("no heartbeat"),
     }
 }
