@@ -27,7 +27,7 @@ export interface Claim { jobs: Claimed[]; timeout_sec: number }
 export interface Beat { id: string; lock: string; progress?: Json }
 /** Has `error` and `reason` if the progress was refused, and still counts as a heartbeat. */
 export interface Beaten { id: string; status: "held" | "halt" | "again"; deadline: string | null; error?: string; reason?: string }
-/** Earlier versions of the service have no `timeout_sec`. */
+/** Older versions of the service omit `timeout_sec`. */
 export interface Beats { jobs: Beaten[]; timeout_sec?: number; drain: boolean }
 export interface Ended {
   id: string;

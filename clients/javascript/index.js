@@ -437,7 +437,7 @@ export class Worker {
       this.#handle(job).then(resolve);
     });
     this.#runs.delete(run);
-    // The next run begins with it.
+    // The next run starts from it.
     if (Job.news(job) && ended.outcome !== "done" && !Job.isHalted(job)) await this.#beat([run]);
     if (!Job.isHalted(job)) {
       // For handlers that go on although they were released, and for what they still use.
@@ -487,7 +487,7 @@ export class Worker {
       const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...(refused ? {} : news[nth]) }));
       const options = { timeout_sec: this.#least(runs) / 3_000, signal: limit.signal };
       const { jobs, timeout_sec } = await this.client.beat(this.type, beats, options);
-      // Earlier versions of the service do not tell it.
+      // Older versions of the service omit it.
       if (timeout_sec) this.#timeout = timeout_sec * 1_000;
       jobs.forEach(({ id, status, reason }, nth) => {
         if (reason) this.log.warn(`progress of ${id} was refused: ${reason}`);

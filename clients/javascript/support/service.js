@@ -55,7 +55,7 @@ export class Service {
   }
 }
 
-/** A frontend before a service. When it hangs, connections stay open, but nothing is passed on. */
+/** A proxy in front of a service. While it hangs, connections stay open, but nothing is passed on. */
 export class Proxy {
   hangs = false;
   #sockets = new Set();

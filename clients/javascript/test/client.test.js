@@ -169,7 +169,7 @@ test("addresses are checked, and the next is used when one fails", async () => {
   assert.equal(await new Client(["http://127.0.0.1:1", service.url]).enqueue(type, 1, { id: "a" }), "a");
 });
 
-test("a server that fails late is not left twice", async () => {
+test("a late failure does not change the server", async () => {
   const asked = [];
   let fail;
   const fetch = async (url) => {

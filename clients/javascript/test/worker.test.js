@@ -191,7 +191,7 @@ test("heartbeats of many runs are sent together", { timeout: 30_000 }, async () 
   assert.deepEqual(sizes, [500, 1]);
 });
 
-test("answers to claims delay no heartbeats of earlier jobs", async () => {
+test("answers to claims do not delay heartbeats of earlier jobs", async () => {
   const ends = [];
   let claims = 0;
   const told = {

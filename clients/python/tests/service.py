@@ -70,7 +70,7 @@ class Service:
 
 
 class Proxy:
-    """A frontend before a service. When it hangs, connections stay open, but nothing is passed on."""
+    """A proxy in front of a service. While it hangs, connections stay open, but nothing is passed on."""
 
     def __init__(self, service: Service) -> None:
         self._service, self.hangs, self._sockets = service, False, [socket.create_server(("127.0.0.1", 0))]

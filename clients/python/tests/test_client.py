@@ -96,7 +96,7 @@ class TestClient(ServiceCase):
             seen: list[str] = []
             with self.assertRaises(ConnectionError):
                 async for change in client.follow("t", ["a"]):
-                    # A slow reader is no silent service.
+                    # A slow reader does not make the service silent.
                     await asyncio.sleep(0.5)
                     seen.append(change["state"])
             server.close()
@@ -106,7 +106,7 @@ class TestClient(ServiceCase):
             for answer, seen in ((b"", []), (head + b"%x\r\n%b\r\n" % (len(event), event), ["pending"])):
                 self.assertEqual(asyncio.run(asyncio.wait_for(ask(answer), 10)), seen)
 
-    def test_a_server_that_fails_late_is_not_left_twice(self) -> None:
+    def test_a_late_failure_does_not_change_the_server(self) -> None:
         client = AsyncClient(["http://a", "http://b", "http://c"])
         asked: list[int] = []
 

@@ -369,7 +369,7 @@ class TestRequests(unittest.TestCase):
         asyncio.run(asyncio.wait_for(worker.serve(), 10))
         self.assertEqual(sizes, [500, 1])
 
-    def test_answers_to_claims_delay_no_heartbeats_of_earlier_jobs(self) -> None:
+    def test_answers_to_claims_do_not_delay_heartbeats_of_earlier_jobs(self) -> None:
         outcomes: list[str] = []
 
         async def finish(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:

@@ -60,7 +60,7 @@ impl Client {
         Self { key: Some(key.to_owned()), ..self.clone() }
     }
 
-    /// The same client, which tries the next frontend if it has no answer in this time.
+    /// The same client, which tries the next frontend if there is no answer in this time.
     pub(crate) fn within(&self, timeout: Duration) -> Self {
         Self { timeout: self.timeout.min(timeout), ..self.clone() }
     }
@@ -254,9 +254,9 @@ mod tests {
 
     use super::*;
 
-    /// One fails late: others have moved on to a server that answers, past one that does not.
+    /// A request fails after others have moved on to a server that answers.
     #[tokio::test]
-    async fn a_late_failure_changes_no_server() {
+    async fn a_late_failure_does_not_change_the_server() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let slow = format!("http://{}", listener.local_addr().unwrap());
         let client = Client::with(&[&slow, "http://127.0.0.1:1", "http://127.0.0.1:2"], None).unwrap();

@@ -123,7 +123,7 @@ pub struct Claims {
 pub struct Beats {
     /// For each heartbeat.
     pub jobs: Vec<Answer>,
-    /// A worker that is silent for longer loses its jobs. Earlier versions of the service do not tell it.
+    /// A worker that is silent for longer loses its jobs. Older versions of the service omit it.
     pub timeout_sec: Option<f64>,
 }
 

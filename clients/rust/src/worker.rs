@@ -260,7 +260,7 @@ impl Shared {
             lock(&self.runs).retain(|other| !Arc::ptr_eq(other, &run));
             let may_continue = ended.as_ref().is_some_and(|ended| ended.finish.outcome != "done");
             if may_continue && lock(&run.report).is_some() {
-                // The next run begins with it.
+                // The next run starts from it.
                 Arc::clone(&self).beat(vec![run]).await;
             }
         }
@@ -286,7 +286,7 @@ impl Shared {
                     if let Some(claimed) = claims.jobs.pop() {
                         return Ok(Some((claimed, timeout)));
                     }
-                    // Unless too many claims wait already, this one has.
+                    // A quick answer without jobs means that too many claims are waiting.
                     if stopped || asked.elapsed() > Duration::from_secs(1) {
                         continue;
                     }

@@ -60,7 +60,7 @@ impl Error {
         })
     }
 
-    /// Whether another node may be able to do it.
+    /// Whether another node may have the key.
     pub fn lacks_key(&self) -> bool {
         match self {
             Self::NoKeys => true,
@@ -69,7 +69,7 @@ impl Error {
         }
     }
 
-    /// Whether one job cannot be read or sealed, by this node or by any.
+    /// Whether it is about one job, which cannot be read or sealed.
     pub(crate) fn is_of_form(&self) -> bool {
         matches!(
             self,

@@ -41,7 +41,7 @@ pub struct Given {
 pub struct Claimed {
     queue: Queue,
     pub jobs: Vec<Given>,
-    /// How long the worker may be silent. Without jobs, as the type has it now.
+    /// How long the worker may be silent; without jobs, the type's present timeout.
     pub timeout: Seconds,
 }
 
@@ -204,10 +204,10 @@ impl Queue {
         Ok(())
     }
 
-    /// The shortest timeout of these jobs and of the type as it is now, since a worker applies it to all jobs that it holds.
+    /// The shortest of the timeouts of these jobs and the type, because a worker may apply it to all jobs that it holds.
     async fn timeout<'a>(&self, ty: &Type, held: impl Iterator<Item = &'a Job>) -> Seconds {
         let least = held.map(|job| Seconds::of(job.timeout())).min();
-        // The jobs are the worker's, whatever the store says now.
+        // The worker has the jobs even if the store fails now.
         let found = self.find(&ty.name).await;
         let now = found.map_or(ty.settings.timeout_sec, |found| found.settings.timeout_sec);
         least.map_or(now, |least| least.min(now))

@@ -121,7 +121,7 @@ class AsyncClient(Requests):
                     status, *fields = (await streams[0].readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
                     pairs = (line.partition(":") for line in fields)
                     headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-                    # Pieces of a feed have a limit each.
+                    # Each piece of a feed has a limit of its own.
                     limit.reschedule(timeout_sec and limit.when())
                     yield int(status.split()[1]), headers, _body(streams[0], headers)
                 except BaseException:

@@ -31,7 +31,7 @@ class Request(Generic[T]):
     wait_sec: float = 0
     # Whether it may be repeated if its answer is lost.
     is_repeatable: bool = True
-    # How long a try may take, besides what it waits for, if this is less than the client's own limit.
+    # How long a try may take in addition to `wait_sec`, if that is less than the client's limit.
     timeout_sec: float = float("inf")
 
 

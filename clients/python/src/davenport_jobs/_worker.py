@@ -201,7 +201,7 @@ class Worker:
             job._task.cancel()
             self._running.discard(job)
         if job._reports and not job.halted and (job._task.cancelled() or job._task.exception()):
-            # The next run begins with it.
+            # The next run starts from it.
             await self._beat([job])
         was_lost, job.halted = job.halted, True
         if was_lost:
@@ -272,7 +272,7 @@ class Worker:
             if any(reports) and not refused and not _is_passing(error):
                 await self._beat(jobs, refused=reports)
             return
-        # Earlier versions of the service do not tell it.
+        # Older versions of the service omit it.
         self._timeout_sec = reply.get("timeout_sec", self._timeout_sec)
         for job, news, row in zip(jobs, reports, reply["jobs"]):
             del job._reports[: len(news)]

@@ -76,7 +76,7 @@ impl Service {
     }
 }
 
-/// A frontend before a service. When it hangs, connections stay open, but nothing is passed on.
+/// A proxy in front of a service. While it hangs, connections stay open, but nothing is passed on.
 #[allow(dead_code, reason = "not every test needs it")]
 pub struct Proxy {
     pub port: u16,

@@ -1,5 +1,5 @@
 //! The last runs whose end deleted their job in this process: the store has nothing left by which a retry after an
-//! unknown outcome could recognise that it was done. Those whose transaction was not committed are among them.
+//! unknown outcome could recognise that it was done. Runs whose end was not committed are among them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ impl Deleted {
         runs.push_back(Run { lock, born });
     }
 
-    /// Whether the end of this run deleted its job. It did not if the job, as it is `now`, is the one that ran.
+    /// Whether the end of this run deleted its job. It did not if the job is still there `now`.
     pub(crate) fn contains(&self, job: &Job, now: Option<&Header>) -> bool {
         let is_left =
             |born| now.is_some_and(|header| header.born == born && header.attempts >= job.attempt);
@@ -50,7 +50,7 @@ mod tests {
     use crate::model::machine::{Event, Verdict};
     use crate::{Add, Clock, Entropy, Error, Finish, Holder, JobId, JobType, Jobs, TypeConfig};
 
-    /// Its holder is found silent between the end's try and its commit.
+    /// The monitor takes the job away before the end is committed.
     #[tokio::test]
     async fn a_run_whose_end_was_not_committed_has_not_ended() {
         let store = Store::open("memory:").await.unwrap();
@@ -76,7 +76,7 @@ mod tests {
         let ended = ended.await.unwrap();
         assert!(matches!(ended[..], [Err(Error::Halt)]), "{ended:?}");
         assert!(!jobs.has_ended(job).await.unwrap());
-        // That of the next run is committed.
+        // The end of the next run is committed.
         let claimed = jobs.accept(ty, &holder, 1).await.unwrap().jobs;
         let job = &claimed[0].job;
         assert!(!jobs.finish(job, Finish::done()).await.unwrap().again);

@@ -102,7 +102,7 @@ impl Jobs {
         Ok(Some((JobInfo::of(id.clone(), &header), data)))
     }
 
-    /// The data with which a running job will run again, if it is other data.
+    /// The data of a running job's next run, if it has newer data.
     pub async fn next_data_in(
         &self,
         tx: &Transaction,

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::Tasks;
 use crate::config::Config;
 
-/// Concurrent jobs that listen to databases, besides those that wait for a call, and all of them at most.
+/// Concurrent jobs that listen to databases, in addition to one for each call in progress; and their maximum.
 const LISTENING: usize = 32;
 const LISTENING_MAX: usize = 1_000;
 

@@ -237,7 +237,7 @@ async fn ends(queue: &Queue, ty: &Type, count: usize, end: &str) -> Vec<Ended> {
     ended
 }
 
-/// Whether it has no key at all, or an older one.
+/// Without any key, or with an older one.
 #[tokio::test]
 async fn a_run_that_a_node_cannot_seal_ends_on_another() {
     for keys in ["", "b"] {

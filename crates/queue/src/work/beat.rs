@@ -46,7 +46,7 @@ pub struct Beaten {
 }
 
 impl Queue {
-    /// Sends heartbeats. Each has its own answer; the timeout is that until the next ones.
+    /// Sends heartbeats. Each has its own answer. Also returns how long the worker may be silent.
     pub async fn beat(&self, ty: &Type, beats: &[Beat]) -> Result<(Vec<Beaten>, Seconds)> {
         let jobs = beats
             .iter()
@@ -109,7 +109,7 @@ impl Queue {
         let held = (which.iter()).filter_map(|nth| Some((*nth, jobs[*nth].as_ref()?)));
         let mut left: Vec<_> = held.collect();
         while !left.is_empty() {
-            // A heartbeat cannot be read by the transaction that writes it, so each job is in a part once.
+            // A transaction cannot read a heartbeat that it has written, so it has at most one of each job.
             let (mut part, mut seen) = (Vec::new(), BTreeSet::new());
             left.retain(|(nth, job)| {
                 let has_room = part.len() < BEATS && seen.insert(job.id.as_bytes());

@@ -76,7 +76,7 @@ impl Queue {
         let ends: Vec<_> = ends.collect();
         // The data of all jobs together may be large, so it is read for one part after another.
         let mut ends = pin!(stream::iter(ends).buffered(AT_ONCE).peekable());
-        // A job that cannot be read here does not keep the others from ending. The worker repeats all of them.
+        // A job that cannot be read here does not keep other runs from ending. The worker repeats the whole request.
         let mut failed = None;
         loop {
             let mut part = Part::default();
@@ -129,7 +129,7 @@ impl Queue {
         claim: &Claim,
         line: &InLine,
     ) -> Result<(Vec<jobs::Result<Held>>, Claimed)> {
-        // The acceptor's transactions know no keys, and do not read.
+        // The acceptor has no keys, and does not read jobs.
         let knows = !runs
             .iter()
             .any(|run| run.is_sealed() || run.is_read_again());
@@ -227,7 +227,7 @@ impl Queue {
         Ok(run)
     }
 
-    /// The stored form of a job whose run has ended, if it is another than before.
+    /// The data of a job whose run has ended, if it has changed.
     fn ended(&self, ty: &Type, run: &Run, data: Bytes) -> Result<Option<Bytes>> {
         let Run { job, end, .. } = run;
         let old = self.unpack(&job.ty, &job.id, data)?;
@@ -264,8 +264,8 @@ struct Run {
 }
 
 impl Run {
-    /// Whether its job must be read in the transaction that ends it. A concurrent heartbeat of its worker may store
-    /// progress, which the next run needs.
+    /// Whether its job must be read in the transaction that ends it. A concurrent heartbeat may store progress,
+    /// which the next run needs.
     fn is_read_again(&self) -> bool {
         self.finish.data.is_some() && self.end.outcome != Outcome::Done
     }

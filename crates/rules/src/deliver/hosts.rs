@@ -414,7 +414,7 @@ mod tests {
         assert!(later(&hosts, "full").await.0 >= asked);
     }
 
-    /// With as many slow endpoints as there are seats, each call of theirs is followed by another.
+    /// There are as many slow endpoints as seats, and each always has a call waiting.
     #[tokio::test(start_paused = true)]
     async fn slow_endpoints_leave_others_their_turn() {
         let hosts = Arc::new(hosts());

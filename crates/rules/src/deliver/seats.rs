@@ -1,18 +1,18 @@
-//! The seats of a node: one per call in progress, for which endpoints take turns.
+//! The seats of a node, one for each call in progress.
 //!
-//! If there are too few, each goes to the endpoint with the fewest, and among equals to the one that has waited longest
-//! for its turn. Some are kept for endpoints without any, which need not wait for calls of slow ones to end.
+//! If calls have to wait, a free seat goes to the endpoint with the fewest seats; among equals, to the one whose last
+//! seat was given the longest ago. Some are reserved for endpoints without seats, which then need not wait for slow calls.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// One of this many seats is kept for endpoints without any.
-const KEPT: usize = 8;
+/// One seat in this many is reserved for endpoints without seats.
+const RESERVED: usize = 8;
 
 pub(super) struct Seats {
-    kept: usize,
+    reserved: usize,
     state: Mutex<State>,
 }
 
@@ -20,7 +20,7 @@ struct State {
     free: usize,
     /// How many seats have been given.
     given: u64,
-    /// In the order in which they came.
+    /// In order of arrival.
     line: Vec<Waiting>,
 }
 
@@ -29,15 +29,15 @@ struct Waiting {
     seat: oneshot::Sender<Taken>,
 }
 
-/// What one endpoint has. Changes only while the state is locked.
+/// The seats of one endpoint. Changes only while the state is locked.
 #[derive(Default)]
 pub(super) struct Share {
     seats: AtomicUsize,
-    /// Which one it was given last.
+    /// The number of the last one.
     last: AtomicU64,
 }
 
-/// A seat until it is dropped.
+/// A seat. Dropping it frees it.
 pub(super) struct Taken {
     seats: Arc<Seats>,
     share: Arc<Share>,
@@ -46,7 +46,7 @@ pub(super) struct Taken {
 impl Seats {
     pub(super) fn new(max: usize) -> Self {
         Self {
-            kept: max / KEPT,
+            reserved: max / RESERVED,
             state: Mutex::new(State {
                 free: max,
                 given: 0,
@@ -73,12 +73,12 @@ impl Seats {
     /// Gives free seats to those whose turn it is.
     fn give(self: &Arc<Self>) {
         loop {
-            let next = self.state().next(self.kept);
+            let next = self.state().next(self.reserved);
             let Some(Waiting { share, seat }) = next else {
                 return;
             };
             let seats = Arc::clone(self);
-            // If it was given up just now, the seat is free again.
+            // If the call was given up just now, this frees the seat.
             drop(seat.send(Taken { seats, share }));
         }
     }
@@ -89,8 +89,8 @@ impl Seats {
 }
 
 impl State {
-    /// Takes a seat for the next one in the line.
-    fn next(&mut self, kept: usize) -> Option<Waiting> {
+    /// Takes a seat for the next in line.
+    fn next(&mut self, reserved: usize) -> Option<Waiting> {
         if self.free == 0 {
             return None;
         }
@@ -101,7 +101,7 @@ impl State {
             (turn, place)
         });
         let ((has, _), place) = turns.min()?;
-        if has > 0 && self.free <= kept {
+        if has > 0 && self.free <= reserved {
             return None;
         }
         let next = self.line.remove(place);

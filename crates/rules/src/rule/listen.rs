@@ -84,7 +84,7 @@ struct Place {
     /// The id and revision of that change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failing: Option<(String, String)>,
-    /// When the last run began that has caught up: others go on without waiting for the next look.
+    /// When the last run that caught up began. One that did not is continued without waiting for the next look.
     #[serde(default)]
     began_ms: i64,
     /// Until when the endpoint is to be left alone: changes that come meanwhile do not read the database in vain.

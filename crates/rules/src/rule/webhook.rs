@@ -121,7 +121,7 @@ impl Webhook {
         self.condition.matches(document, &mut Budget::of_document())
     }
 
-    /// The endpoint whose answers a run of the rule waits for.
+    /// The endpoint whose responses a run of the rule waits for.
     pub(super) fn waits_for(&self) -> Option<String> {
         let origin = || self.url.sample().origin().ascii_serialization();
         self.block.then(origin)

@@ -253,8 +253,8 @@ impl<'a> Reactions<'a> {
 }
 
 impl RuleBook {
-    /// Does these in the caller's transaction, which must have room for them. Call [`Self::see_in`] once all are done that
-    /// belong together.
+    /// Does these in the caller's transaction, which must have room for them. Call [`Self::see_in`] once all
+    /// reactions to an event are done.
     pub(super) async fn react_in(
         &self,
         tx: &Transaction,
@@ -309,7 +309,7 @@ impl RuleBook {
         Ok(())
     }
 
-    /// From now on the databases of these are known, or not any more once they are deleted.
+    /// Records the databases of these as known, or forgets those that were deleted.
     pub(super) async fn see_in(
         &self,
         tx: &Transaction,

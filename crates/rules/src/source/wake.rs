@@ -28,7 +28,7 @@ const NAMES: usize = 100;
 struct Work<'a> {
     names: &'a [&'a str],
     reactions: &'a [Reaction],
-    /// Those that are all done once this is: their databases are known from then on.
+    /// Reactions that are all done after this, so that their databases are recorded as known.
     seen: &'a [Reaction],
 }
 

@@ -76,7 +76,7 @@ async fn a_rule_may_be_about_new_databases_only_without_a_feed() {
     only_new_databases_are_called_about(without_feed()).await;
 }
 
-/// More rules are about it than one transaction is.
+/// More rules apply to it than fit into one transaction.
 #[tokio::test]
 async fn a_database_is_new_to_many_rules_although_the_event_was_lost() {
     let mut world = World::new().await;

@@ -62,7 +62,7 @@ pub(super) async fn feed(call: &Call, ty: &Arc<Type>) -> Result<Reply, Error> {
                 all.push(Box::pin(changes(following, nth, id.to_owned())));
                 Event::new(nth, &info, &change)?
             }
-            // It may have been there when a browser that reconnects connected first.
+            // It may have existed when a browser that reconnects first connected.
             Err(queue::Error::NoJob) => Event::removed(nth, id),
             Err(error) => return Err(error.into()),
         };

@@ -10,7 +10,7 @@ use crate::{Claim, Queue, Settings, TypeName, lock};
 
 /// Its progress is committed after the end has read the job.
 #[tokio::test]
-async fn progress_is_kept_that_is_reported_while_a_run_ends() {
+async fn progress_reported_while_a_run_ends_is_kept() {
     let store = Store::open("memory:").await.unwrap();
     let jobs = Jobs::new(store, Clock::simulated(1_000_000), Entropy::seeded(1));
     let queue = &Queue::new(jobs, Options::default(), Sealer::plain());

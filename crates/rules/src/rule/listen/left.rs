@@ -96,7 +96,7 @@ impl Listeners {
         }
     }
 
-    /// Removes a job, unless its rule has been deleted again meanwhile: then it may belong to one written after that.
+    /// Removes a job, unless its rule was written and deleted again meanwhile: then it may belong to the newer rule.
     async fn remove_while_left(&self, rule: &RuleId, rev: &str, id: &JobId) -> jobs::Result<()> {
         let (jobs, key) = (self.jobs(), &keys::left(rule));
         let op = jobs.op();

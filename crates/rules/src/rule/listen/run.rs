@@ -26,7 +26,7 @@ const PAGE: u64 = 100;
 const PAGE_BYTES_MAX: usize = 2_000_000;
 /// Pages per run: then others get their turn.
 const PAGES_MAX: usize = 20;
-/// How long a run makes calls while all listeners are busy.
+/// A run ends after this time if all listeners are busy.
 const TURN: Duration = Duration::from_secs(2);
 /// Limits of one transaction.
 const CALLS_MAX: usize = 200;
@@ -69,7 +69,7 @@ struct Run<'a, S> {
     place: Place,
     rule: Arc<Compiled>,
     captures: Captures,
-    /// The listeners without a run.
+    /// A permit for each listener without a run.
     idle: &'a Semaphore,
     began: Instant,
 }
@@ -180,7 +180,7 @@ impl<S: Sender> Listening<S> {
         let finish = match ended {
             Ok(true) => Finish::done(),
             Err(Stop::RuleChanged) => Finish::again(0),
-            // Behind those that are due already.
+            // After the jobs that are due already.
             Ok(false) | Err(Stop::Turn) => Finish::again(now_ms),
             Err(Stop::Failed(failure)) => return Err(failure),
             Err(Stop::Missing) => {

@@ -144,7 +144,7 @@ async fn a_node_that_does_not_know_a_source_keeps_the_place() {
     assert_eq!(next(&mut fixture.sent).await, "2");
 }
 
-/// While the configuration of nodes differs: the five minutes begin anew.
+/// The five minutes start over while nodes differ in their configuration.
 #[tokio::test]
 async fn a_node_that_knows_a_source_says_so_although_the_rule_rests() {
     let mut fixture = Fixture::new().await;
@@ -290,7 +290,7 @@ async fn jobs_of_deleted_rules_are_removed() {
     assert_eq!(ids(&listeners).await, [""; 0]);
 }
 
-/// They are removed one after the other, and the second rule may have its jobs before the last of the first is.
+/// Jobs are removed one at a time, and the second rule may have jobs before the last one of the first is removed.
 #[tokio::test]
 async fn jobs_of_a_rule_deleted_twice_are_not_removed_with_those_of_the_first() {
     let mut fixture = Fixture::new().await;

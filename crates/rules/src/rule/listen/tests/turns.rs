@@ -1,8 +1,8 @@
-//! Rules whose calls take long, among others.
+//! Rules with slow calls, and others.
 
 use super::*;
 
-/// All listeners are busy with one rule, whose databases would keep them for long.
+/// All listeners are busy with one rule that has a long backlog.
 #[tokio::test]
 async fn a_slow_endpoint_keeps_no_other_waiting() {
     let mut fixture = Fixture::new().await;
