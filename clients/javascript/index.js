@@ -9,6 +9,8 @@ const UNAVAILABLE = [502, 503, 504];
 const CALLS_MAX = 500, CALLS_LENGTH_MAX = 1_000_000, REQUESTS_MAX = 8;
 // Between heartbeats with progress, between tries to reach the service, and to give back jobs when a worker stops.
 const PROGRESS_MS = 500, UNREACHABLE_MS = 5_000, LAST_MS = 10_000;
+// How long a feed may be silent; the service sends something every 20 s.
+const SILENT_MS = 60_000;
 
 /** The service refused a request. */
 export class ServiceError extends Error {
@@ -217,12 +219,19 @@ export class Client {
 
   /** The present states of jobs, then each change, until all are finished, dead or removed. Throws if the service stops before. */
   async *follow(type, ids, { signal } = {}) {
-    const response = await this.#request("GET", path([type, "_feed"], { ids }), { signal, stream: true });
-    if (!response.ok) await read(response);
-    const [reader, decoder] = [response.body.getReader(), new TextDecoder()];
-    let [text, isOver] = ["", false];
+    signal?.throwIfAborted();
+    const limit = new AbortController();
+    const abort = () => limit.abort(signal.reason);
+    const silent = () => limit.abort(new UnreachableError("the feed has fallen silent: follow the jobs again"));
+    const soon = (answer, timer = setTimeout(silent, SILENT_MS)) => answer.finally(() => clearTimeout(timer));
+    let [text, isOver, reader] = ["", false, undefined];
+    signal?.addEventListener("abort", abort);
     try {
-      for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      const response = await soon(this.#request("GET", path([type, "_feed"], { ids }), { signal: limit.signal, stream: true }));
+      if (!response.ok) await soon(read(response));
+      const decoder = new TextDecoder();
+      reader = response.body.getReader();
+      for (let piece = await soon(reader.read()); !piece.done; piece = await soon(reader.read())) {
         const lines = (text + decoder.decode(piece.value, { stream: true })).split("\n");
         text = lines.pop();
         // The last event has an id.
@@ -231,7 +240,9 @@ export class Client {
       }
       if (!isOver) throw new UnreachableError("the service has ended the feed: follow the jobs again");
     } finally {
-      await reader.cancel();
+      signal?.removeEventListener("abort", abort);
+      // It fails if the feed has.
+      await reader?.cancel().catch(() => {});
     }
   }
 
