@@ -268,16 +268,26 @@ impl Jobs {
         tx: &Transaction,
         ty: &JobType,
     ) -> Result<Option<Arc<Rules>>> {
-        if !self.known_limits().are_used(ty) {
-            return Ok(None);
+        match self.known_limits().get(ty) {
+            Some(known) => self.rules_after(tx, ty, Some(known)).await.map(Some),
+            None => Ok(None),
         }
-        self.limit_rules(tx, ty).await.map(Some)
     }
 
     /// The settings of a type's limits. A transaction that relies on them conflicts with changing them.
     pub(crate) async fn limit_rules(&self, tx: &Transaction, ty: &JobType) -> Result<Arc<Rules>> {
+        self.rules_after(tx, ty, self.known_limits().get(ty)).await
+    }
+
+    /// [`Self::limit_rules`], which may still be the known ones.
+    async fn rules_after(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        known: Option<Arc<Rules>>,
+    ) -> Result<Arc<Rules>> {
         let version = tx.get(&self.keys().limits_version(ty)).await?;
-        if let Some(known) = self.known_limits().get(ty, version.as_ref()) {
+        if let Some(known) = known.filter(|known| known.version == version) {
             return Ok(known);
         }
         let rules = Box::pin(self.read_rules(tx, ty)).await?;

@@ -27,10 +27,9 @@ pub(crate) struct KnownLimits {
 }
 
 impl KnownLimits {
-    pub(crate) fn get(&self, ty: &JobType, version: Option<&Bytes>) -> Option<Arc<Rules>> {
+    pub(crate) fn get(&self, ty: &JobType) -> Option<Arc<Rules>> {
         let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = known.get(ty)?;
-        (rules.version.as_ref() == version).then(|| Arc::clone(rules))
+        known.get(ty).cloned()
     }
 
     pub(crate) fn set(&self, ty: &JobType, rules: Rules) -> Arc<Rules> {
@@ -44,12 +43,6 @@ impl KnownLimits {
     pub(crate) fn has_several(&self, ty: &JobType, limit: &Bytes) -> bool {
         let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         (known.get(ty)).is_some_and(|rules| rules.of(limit).limit.max > 1)
-    }
-
-    /// Whether jobs of the type have limits.
-    pub(crate) fn are_used(&self, ty: &JobType) -> bool {
-        let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        known.contains_key(ty)
     }
 
     /// A job of the type waits for a limit.

@@ -64,13 +64,19 @@ pub(crate) enum Admission {
 #[derive(Debug)]
 pub(crate) struct Supplies {
     now_ms: i64,
-    by_limit: BTreeMap<Bytes, Supply>,
+    /// In the order of their limits.
+    by_limit: Vec<(Bytes, Supply)>,
     /// Whether one of the limits is a rate.
     rates: bool,
     planted: Planted,
 }
 
 impl Supplies {
+    fn of(&mut self, limit: &Bytes) -> Option<&mut Supply> {
+        let found = self.by_limit.binary_search_by(|(name, _)| name.cmp(limit));
+        Some(&mut self.by_limit.get_mut(found.ok()?)?.1)
+    }
+
     /// Takes slots for a job.
     pub(crate) fn admit(&mut self, header: &Header) -> Admission {
         let mut taken = header.taken().to_vec();
@@ -79,7 +85,7 @@ impl Supplies {
                 continue;
             };
             if let Some(nth) = taken.iter().position(|(name, _)| name == limit) {
-                let supply = self.by_limit.get_mut(limit);
+                let supply = self.of(limit);
                 let pending = header.state() == State::Pending;
                 if pending && supply.is_some_and(|supply| supply.takes_back(taken[nth].1)) {
                     // With its key it gives back its pool: it takes its key first.
@@ -91,7 +97,7 @@ impl Supplies {
             if !taken.is_empty() && self.planted.is(Bug::PoolIgnored) {
                 continue;
             }
-            let free = (self.by_limit.get_mut(limit)).and_then(|supply| supply.free.pop_front());
+            let free = (self.of(limit)).and_then(|supply| supply.free.pop_front());
             let Some((slot, free_ms)) = free else {
                 return Admission::Hold(taken, Wait::For(which));
             };
@@ -104,20 +110,19 @@ impl Supplies {
             let spent = Vec::new();
             return Admission::Start(Slots { taken, spent });
         }
-        let (spent, taken) = taken.into_iter().partition(|(limit, _)| {
-            (self.by_limit.get(limit)).is_some_and(|supply| supply.rule.limit.per_ms.is_some())
-        });
+        let (now_ms, unspent) = (self.now_ms, self.planted.is(Bug::RateUnspent));
+        let mut per_ms = |limit: &Bytes| self.of(limit)?.rule.limit.per_ms;
+        let (spent, taken) = (taken.into_iter()).partition(|(limit, _)| per_ms(limit).is_some());
         let spent: Vec<Taken> = spent;
-        let until = |limit: &Bytes| {
-            let per_ms = self.by_limit.get(limit)?.rule.limit.per_ms?;
+        let mut until = |limit: &Bytes| {
+            let per_ms = per_ms(limit)?;
             let from_ms = if header.taken().iter().any(|(name, _)| name == limit) {
-                started_ms(self.now_ms, header.due_ms)
+                started_ms(now_ms, header.due_ms)
             } else {
-                self.now_ms
+                now_ms
             };
             Some(from_ms.saturating_add(i64::try_from(per_ms).unwrap_or(i64::MAX)))
         };
-        let unspent = self.planted.is(Bug::RateUnspent);
         let spent = spent.into_iter().map(|slot| {
             let free_ms = until(&slot.0).filter(|_| !unspent).unwrap_or_default();
             (slot, free_ms)
@@ -139,26 +144,27 @@ impl Jobs {
         jobs: impl Iterator<Item = &Arc<Header>>,
         expected: Option<Arc<Rules>>,
     ) -> Result<Supplies> {
-        // How many slots, and whether jobs have some already.
-        let mut wanted: BTreeMap<&Bytes, (usize, bool)> = BTreeMap::new();
+        // The limits, and whether the jobs have slots already.
+        let mut wanted: Vec<(&Bytes, bool)> = Vec::new();
         for header in jobs {
             for limit in Which::ALL
                 .into_iter()
                 .filter_map(|which| header.limit(which))
             {
                 let has = header.taken().iter().any(|(name, _)| name == limit);
-                let (wanted, had) = wanted.entry(limit).or_default();
-                *wanted += usize::from(!has);
-                *had |= has;
+                wanted.push((limit, has));
             }
         }
-        let mut by_limit = BTreeMap::new();
+        wanted.sort_unstable();
+        let mut by_limit = Vec::new();
         if !wanted.is_empty() {
             let rules = match expected {
                 Some(rules) => rules,
                 None => self.limit_rules(tx, ty).await?,
             };
-            let read = (wanted.into_iter()).map(|(limit, (wanted, had))| {
+            let read = wanted.chunk_by(|a, b| a.0 == b.0).map(|jobs| {
+                let (limit, had) = jobs[jobs.len() - 1];
+                let wanted = jobs.iter().filter(|(_, has)| !has).count();
                 let rule = rules.of(limit);
                 async move {
                     let (mut free, mut excess) = (VecDeque::new(), 0);
@@ -174,12 +180,12 @@ impl Jobs {
                     Ok::<_, Error>((limit.clone(), Supply { rule, free, excess }))
                 }
             });
-            by_limit = read_all(read).await?.into_iter().collect();
+            by_limit = read_all(read).await?;
         }
         Ok(Supplies {
             now_ms: op.now_ms,
-            rates: (by_limit.values())
-                .any(|Supply { rule, .. }: &Supply| rule.limit.per_ms.is_some()),
+            rates: (by_limit.iter())
+                .any(|(_, Supply { rule, .. }): &(Bytes, Supply)| rule.limit.per_ms.is_some()),
             by_limit,
             planted: self.planted(),
         })
@@ -204,9 +210,13 @@ impl Jobs {
             let mut known =
                 (self.freed_slots()).take(ty, limit, wanted, (&tx.call(), tx.attempt() > 1));
             known.retain(|slot| *slot < max);
-            let read = (runs(known.clone()).into_iter())
-                .map(|slots| async move { self.free_of(tx, ty, limit, slots).await });
-            let of_known = read_all(read).await?.concat();
+            let of_known = if let [slot] = *known {
+                self.free_of(tx, ty, limit, slot..slot + 1).await?
+            } else {
+                let read = (runs(known.clone()).into_iter())
+                    .map(|slots| async move { self.free_of(tx, ty, limit, slots).await });
+                read_all(read).await?.concat()
+            };
             if of_known.len() < known.len() {
                 known.retain(|slot| !of_known.contains(slot));
                 (self.freed_slots()).forget(ty, limit, &known);
