@@ -273,6 +273,31 @@ async fn a_run_that_a_node_cannot_seal_ends_on_another() {
     }
 }
 
+/// The worker asks another node because it got no answer, or too late.
+#[tokio::test]
+async fn a_run_that_is_over_needs_no_key() {
+    for keys in ["", "b"] {
+        let store = Store::open("memory:").await.unwrap();
+        let (with, without) = (node(&store, "a"), node(&store, keys));
+        let mail = ty(&with, true).await;
+        add(&with, &mail, "1").await;
+        let error = r#""outcome":"again","error":1"#;
+        let ended = ends(&with, &mail, 1, error).await;
+        with.finish(&mail, ended.clone(), None).await.unwrap();
+        let (statuses, _) = without.finish(&mail, ended.clone(), None).await.unwrap();
+        assert_eq!(statuses, [EndedStatus::Repeated]);
+        let next = ends(&with, &mail, 1, error).await;
+        let lost = Ended {
+            lock: next[0].lock.clone(),
+            ..ended[0].clone()
+        };
+        with.remove(&mail, "1").await.unwrap();
+        add(&with, &mail, "1").await;
+        let (statuses, _) = without.finish(&mail, vec![lost], None).await.unwrap();
+        assert_eq!(statuses, [EndedStatus::Halt]);
+    }
+}
+
 #[tokio::test]
 async fn a_node_without_keys_adds_no_job_of_a_sealed_type() {
     let store = Store::open("memory:").await.unwrap();

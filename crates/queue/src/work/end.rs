@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::{FutureExt as _, StreamExt as _, stream};
-use jobs::{Finish, Held, Job};
+use jobs::{Finish, Held, Job, JobInfo, State};
 use seal::is_sealed;
 use serde::{Deserialize, Serialize};
 
@@ -161,8 +161,7 @@ impl Queue {
                     let mut finish = run.finish.clone();
                     if run.is_read_again() {
                         let read = self.jobs().get_in(tx, &run.job.ty, &run.job.id).await?;
-                        let data = read.map(|(_, data)| self.ended(ty, run, data));
-                        finish.data = data.transpose()?.flatten();
+                        finish.data = self.ended(ty, run, read)?;
                     }
                     Ok::<_, Error>((run.job.clone(), finish))
                 });
@@ -221,15 +220,19 @@ impl Queue {
             }
         };
         let mut run = Run { job, finish, end };
-        if let Some((_, data)) = read {
-            run.finish.data = self.ended(ty, &run, data)?;
-        }
+        run.finish.data = self.ended(ty, &run, read)?;
         Ok(run)
     }
 
-    /// The data of a job whose run has ended, if it has changed.
-    fn ended(&self, ty: &Type, run: &Run, data: Bytes) -> Result<Option<Bytes>> {
+    /// The data of a job whose run ends, if it changes. A run that is over changes nothing, so its job need not be
+    /// readable.
+    fn ended(&self, ty: &Type, run: &Run, read: Option<Read>) -> Result<Option<Bytes>> {
         let Run { job, end, .. } = run;
+        let held =
+            read.filter(|(info, _)| info.state == State::Running && info.attempts == job.attempt);
+        let Some((_, data)) = held else {
+            return Ok(None);
+        };
         let old = self.unpack(&job.ty, &job.id, data)?;
         let result = end.result.clone();
         let new = Envelope {
@@ -255,6 +258,9 @@ fn decode(ty: &Type, ended: Vec<Ended>) -> Result<Vec<Option<(Job, bool, Ended)>
     });
     decoded.collect()
 }
+
+/// A job as it is in the store.
+type Read = (JobInfo, Bytes);
 
 /// A run that ends.
 struct Run {
