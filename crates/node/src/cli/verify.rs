@@ -70,22 +70,24 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     let (documents, differences) = (state.documents, state.differences);
-    let shown = [documents, differences].map(output::number);
+    let (all, found) = (
+        counted(documents, "document"),
+        counted(differences, "difference"),
+    );
     if let Err(error) = compared {
         let next = match &command.state {
             Some(file) => format!("continue with --state {}", file.display()),
             None => "with --state FILE the next run could continue".to_owned(),
         };
-        let [documents, differences] = shown;
         output::error(&format!(
-            "davenport: stopped after {documents} documents, {differences} differences: {error:#}; {next}"
+            "davenport: stopped after {all}, {found}: {error:#}; {next}"
         ));
         return Ok(ExitCode::from(STOPPED));
     }
     output::line(&match (command.json, differences) {
         (true, _) => json!({"documents": documents, "differences": differences}).to_string(),
-        (_, 0) => format!("No differences in {} documents", shown[0]),
-        _ => format!("{} differences in {} documents", shown[1], shown[0]),
+        (_, 0) => format!("No differences in {all}"),
+        _ => format!("{found} in {all}"),
     });
     if let Some(file) = &command.state
         && let Err(error) = std::fs::remove_file(file)
@@ -98,6 +100,11 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(STOPPED));
     }
     Ok(ExitCode::from(if differences > 0 { DIFFERENT } else { 0 }))
+}
+
+fn counted(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", output::number(number))
 }
 
 async fn open(command: &Command) -> anyhow::Result<Pair> {
