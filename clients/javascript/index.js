@@ -219,18 +219,14 @@ export class Client {
 
   /** The present states of jobs, then each change, until all are finished, dead or removed. Throws if the service stops before. */
   async *follow(type, ids, { signal } = {}) {
-    signal?.throwIfAborted();
-    const limit = new AbortController();
-    const abort = () => limit.abort(signal.reason);
-    const silent = () => limit.abort(new UnreachableError("the feed has fallen silent: follow the jobs again"));
-    const soon = (answer, timer = setTimeout(silent, SILENT_MS)) => answer.finally(() => clearTimeout(timer));
-    let [text, isOver, reader] = ["", false, undefined];
-    signal?.addEventListener("abort", abort);
+    let [text, isOver, timer, reader, decoder] = ["", false];
+    const silent = new UnreachableError("the feed has fallen silent: follow the jobs again");
+    const silence = () => new Promise((_, reject) => (timer = setTimeout(reject, SILENT_MS, silent)));
+    const soon = (answer) => Promise.race([answer, silence()]).finally(() => clearTimeout(timer));
     try {
-      const response = await soon(this.#request("GET", path([type, "_feed"], { ids }), { signal: limit.signal, stream: true }));
+      const response = await soon(this.#request("GET", path([type, "_feed"], { ids }), { signal, stream: true }));
       if (!response.ok) await soon(read(response));
-      const decoder = new TextDecoder();
-      reader = response.body.getReader();
+      [reader, decoder] = [response.body.getReader(), new TextDecoder()];
       for (let piece = await soon(reader.read()); !piece.done; piece = await soon(reader.read())) {
         const lines = (text + decoder.decode(piece.value, { stream: true })).split("\n");
         text = lines.pop();
@@ -240,7 +236,6 @@ export class Client {
       }
       if (!isOver) throw new UnreachableError("the service has ended the feed: follow the jobs again");
     } finally {
-      signal?.removeEventListener("abort", abort);
       // It fails if the feed has.
       await reader?.cancel().catch(() => {});
     }
@@ -261,11 +256,9 @@ export class Client {
         signal?.throwIfAborted();
         const isRefused = error instanceof ServiceError;
         if (isRefused && !UNAVAILABLE.includes(error.status)) throw error;
-        const { base } = this.#servers[at];
         // Unless another request has moved on from it already.
         if (this.#at === at) this.#at = (at + 1) % this.#servers.length;
-        const unreachable = () => new UnreachableError(`cannot reach ${base}: ${error.cause ?? error}`, { cause: error });
-        if (!isRepeatable || tried === PAUSES.length) throw isRefused ? error : unreachable();
+        if (!isRepeatable || tried === PAUSES.length) throw isRefused ? error : new UnreachableError(`cannot reach ${this.#servers[at].base}: ${error.cause ?? error}`, { cause: error });
       } finally {
         clearTimeout(timer);
         signal?.removeEventListener("abort", abort);

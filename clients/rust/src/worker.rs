@@ -61,16 +61,15 @@ impl<T> Task<T> {
 impl<T: Serialize> Task<T> {
     /// Stores the current data, as progress, for the next run in case this one fails.
     pub async fn save(&self) -> Result<Held> {
-        let Run { worker, beat, .. } = &*self.run;
         let progress = Some(json!({SAVED: serde_json::to_value(&self.data)?}));
-        let (sent, promised) = (Instant::now(), lock(&self.run.held).timeout);
-        let (answers, timeout) = worker.beat(&[Beat { progress, ..beat.clone() }], promised).await?;
+        let (sent, (_, promised)) = (Instant::now(), *lock(&self.run.held));
+        let (answers, timeout) = self.run.worker.beat(&[Beat { progress, ..self.run.beat.clone() }], promised).await?;
         for answer in answers {
             if answer.status == "halt" {
                 self.run.lost.cancel();
                 return Err(Error::Halt);
             }
-            *lock(&self.run.held) = Promise { since: sent, timeout };
+            *lock(&self.run.held) = (sent + timeout, timeout);
             answer.accepted()?;
             self.run.again.store(answer.status == "again", Ordering::Relaxed);
         }
@@ -130,7 +129,8 @@ struct Run {
     beat: Beat,
     /// Progress to be sent.
     report: Mutex<Option<Value>>,
-    held: Mutex<Promise>,
+    /// Until when the job is this worker's, and the timeout that it was promised.
+    held: Mutex<(Instant, Duration)>,
     again: AtomicBool,
     lost: CancellationToken,
 }
@@ -140,19 +140,6 @@ impl Run {
     fn told(&self, progress: Option<&Value>) {
         let mut report = lock(&self.report);
         *report = report.take().filter(|report| Some(report) != progress);
-    }
-}
-
-/// A job is its worker's for this long after its claim or last heartbeat.
-#[derive(Debug, Clone, Copy)]
-struct Promise {
-    since: Instant,
-    timeout: Duration,
-}
-
-impl Promise {
-    fn until(self) -> Instant {
-        self.since + self.timeout
     }
 }
 
@@ -184,8 +171,8 @@ impl Worker {
     /// A worker that claims jobs of a type; operators see its name.
     pub fn new(client: Client, ty: &str, name: &str, options: WorkerOptions) -> Self {
         // The shortest that a type can have, until the service tells it.
-        let timeout = Mutex::new(Duration::from_secs(1));
-        Self { client, ty: ty.to_owned(), name: name.to_owned(), options, timeout }
+        let (ty, name, timeout) = (ty.to_owned(), name.to_owned(), Mutex::new(Duration::from_secs(1)));
+        Self { client, ty, name, options, timeout }
     }
 
     /// Runs until the token is cancelled and all runs have ended, or the service refuses to give jobs.
@@ -222,22 +209,17 @@ impl Worker {
         timeout(LAST, ended).await.unwrap_or(Ok(()))
     }
 
-    fn timeout(&self) -> Duration {
-        *lock(&self.timeout)
-    }
-
     /// Sends heartbeats for jobs that were promised this timeout or longer, if need be to the next frontend.
     async fn beat(&self, beats: &[Beat], timeout: Duration) -> Result<(Vec<Answer>, Duration)> {
-        let timeout = timeout.min(self.timeout());
+        let timeout = timeout.min(*lock(&self.timeout));
         let Beats { jobs, timeout_sec } = self.client.within(timeout / 3).beat(&self.ty, beats).await?;
         Ok((jobs, self.follow(timeout_sec)))
     }
 
     /// Adopts the timeout of an answer, and returns it.
     fn follow(&self, timeout_sec: Option<f64>) -> Duration {
-        let told = timeout_sec.and_then(|sec| Duration::try_from_secs_f64(sec).ok());
-        let mut timeout = lock(&self.timeout);
-        *timeout = told.unwrap_or(*timeout);
+        let (told, mut timeout) = (timeout_sec.map(Duration::try_from_secs_f64), lock(&self.timeout));
+        *timeout = told.and_then(std::result::Result::ok).unwrap_or(*timeout);
         *timeout
     }
 }
@@ -251,15 +233,14 @@ impl Shared {
                 worker: Arc::clone(&self.worker),
                 beat: Beat { id: claimed.id.clone(), lock: claimed.lock.clone(), progress: None },
                 report: Mutex::default(),
-                held: Mutex::new(Promise { since: Instant::now(), timeout }),
+                held: Mutex::new((Instant::now() + timeout, timeout)),
                 again: AtomicBool::default(),
                 lost: CancellationToken::new(),
             });
             lock(&self.runs).push(Arc::clone(&run));
             ended = self.run_one(claimed, &run).await;
             lock(&self.runs).retain(|other| !Arc::ptr_eq(other, &run));
-            let may_continue = ended.as_ref().is_some_and(|ended| ended.finish.outcome != "done");
-            if may_continue && lock(&run.report).is_some() {
+            if ended.as_ref().is_some_and(|ended| ended.finish.outcome != "done") && lock(&run.report).is_some() {
                 // The next run starts from it.
                 Arc::clone(&self).beat(vec![run]).await;
             }
@@ -269,17 +250,14 @@ impl Shared {
 
     /// Ends a run and claims the next job; `None` once the worker is stopped.
     async fn next(&self, mut ended: Option<Ended>) -> Result<Option<(Claimed, Duration)>> {
-        let Worker { client, ty, name, .. } = &*self.worker;
         while !self.stop.is_cancelled() || ended.is_some() {
-            let stopped = self.stop.is_cancelled();
+            let (stopped, asked) = (self.stop.is_cancelled(), Instant::now());
             let (count, wait) = if stopped { (0, Duration::ZERO) } else { (1, WAIT) };
-            let asked = Instant::now();
-            let answer = tokio::select! {
+            match tokio::select! {
                 // Whether the run has ended is unknown then; repeating its end does no harm.
                 () = self.stop.cancelled(), if !stopped => continue,
-                answer = client.finish(ty, ended.as_slice(), name, count, wait) => answer,
-            };
-            match answer {
+                answer = self.worker.client.finish(&self.worker.ty, ended.as_slice(), &self.worker.name, count, wait) => answer,
+            } {
                 Ok(mut claims) => {
                     ended = None;
                     let timeout = self.worker.follow(Some(claims.timeout_sec));
@@ -333,15 +311,16 @@ impl Shared {
     async fn beats(self: &Arc<Self>) {
         let mut beaten = Instant::now();
         loop {
-            let pause = PROGRESS.min(self.worker.timeout() / 6);
+            let timeout = *lock(&self.worker.timeout);
+            let pause = PROGRESS.min(timeout / 6);
             sleep(pause).await;
             let mut runs = lock(&self.runs).clone();
             // Another worker may have it by now.
-            runs.iter().filter(|run| Instant::now() >= lock(&run.held).until()).for_each(|run| run.lost.cancel());
+            runs.iter().filter(|run| Instant::now() >= lock(&run.held).0).for_each(|run| run.lost.cancel());
             // This worker would keep those that were given up from running.
             runs.retain(|run| !run.lost.is_cancelled());
-            let promised = runs.iter().map(|run| lock(&run.held).timeout);
-            let due = beaten.elapsed() + pause >= promised.fold(self.worker.timeout(), Duration::min) / 3;
+            let promised = runs.iter().map(|run| lock(&run.held).1);
+            let due = beaten.elapsed() + pause >= promised.fold(timeout, Duration::min) / 3;
             beaten = if due { Instant::now() } else { beaten };
             runs.retain(|run| due || lock(&run.report).is_some());
             let beats = runs.chunks(BEATS_MAX).map(|part| Arc::clone(self).beat(part.to_vec()));
@@ -351,9 +330,8 @@ impl Shared {
 
     async fn beat(self: Arc<Self>, runs: Vec<Arc<Run>>) {
         let sent = Instant::now();
-        let held = runs.iter().map(|run| *lock(&run.held));
-        let held_until = held.clone().map(Promise::until).min().unwrap_or(sent);
-        let promised = held.map(|held| held.timeout).min().unwrap_or_default();
+        let held_until = runs.iter().map(|run| lock(&run.held).0).min().unwrap_or(sent);
+        let promised = runs.iter().map(|run| lock(&run.held).1).min().unwrap_or_default();
         let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).clone(), ..run.beat.clone() });
         let mut beats: Vec<Beat> = beats.collect();
         let (answers, timeout) = loop {
@@ -373,7 +351,7 @@ impl Shared {
             run.told(beat.progress.as_ref());
             run.again.store(answer.status == "again", Ordering::Relaxed);
             let timeout = if answer.status == "halt" { Duration::ZERO } else { timeout };
-            *lock(&run.held) = Promise { since: sent, timeout };
+            *lock(&run.held) = (sent + timeout, timeout);
         }
     }
 }

@@ -56,8 +56,7 @@ class AsyncClient(Requests):
         if not self._urls or any(one.scheme not in ("http", "https") or not one.hostname for one in self._urls):
             raise ValueError("the URL of the service must begin with http:// or https://")
         self._make = lambda: self
-        is_https = any(one.scheme == "https" for one in self._urls)
-        self._tls = options.get("tls") or (ssl.create_default_context() if is_https else None)
+        self._tls = options.get("tls") or (ssl.create_default_context() if any(one.scheme == "https" for one in self._urls) else None)
         self._headers, self._timeout_sec = dict(options.get("headers") or {}), options.get("timeout_sec", 30)
         self._at, self._idle = 0, deque[Streams]()
 
@@ -119,8 +118,7 @@ class AsyncClient(Requests):
                     streams[1].write(self._head(url, request, len(body)) + body)
                     await streams[1].drain()
                     status, *fields = (await streams[0].readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
-                    pairs = (line.partition(":") for line in fields)
-                    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+                    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in fields)}
                     # Each piece of a feed has a limit of its own.
                     limit.reschedule(timeout_sec and limit.when())
                     yield int(status.split()[1]), headers, _body(streams[0], headers)
@@ -178,13 +176,11 @@ def _read(request: Request[T], status: int, headers: dict[str, str], body: bytes
         answer = _parse(body)
     except ValueError:
         # From a proxy.
-        status, text = max(status, 400), body[:200].decode("utf-8", "replace")
-        answer = {"error": "unexpected_response", "reason": text}
+        status, answer = max(status, 400), {"error": "unexpected_response", "reason": body[:200].decode("utf-8", "replace")}
     if status < 400:
         return None if request.member == "" else answer[request.member] if request.member else answer  # type: ignore
     after = headers.get("retry-after", "")
-    seconds = float(after) if after.isdigit() else None
-    raise ServiceError(status, str(answer.get("error")), str(answer.get("reason")), seconds)
+    raise ServiceError(status, str(answer.get("error")), str(answer.get("reason")), float(after) if after.isdigit() else None)
 
 
 class Client(Requests):

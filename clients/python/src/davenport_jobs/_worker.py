@@ -172,8 +172,7 @@ class Worker:
         """How a run ends instead, for example because its result is too large."""
         log.error("cannot end the run of %s as %s: %s", ended["id"], ended["outcome"], error)
         if ended["outcome"] != "failed":
-            reason = getattr(error, "reason", str(error))[:1000]
-            return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=reason)
+            return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=getattr(error, "reason", str(error))[:1000])
         # It may be the fault of the error, or of the delay.
         for part in ("error", "delay_sec"):
             if ended.get(part) is not None:

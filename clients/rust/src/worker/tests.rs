@@ -11,7 +11,7 @@ fn run(client: &Client, id: &str) -> Arc<Run> {
         worker: worker(client),
         beat: Beat { id: id.into(), lock: "l".into(), progress: None },
         report: Mutex::new(Some(json!(50))),
-        held: Mutex::new(Promise { since: Instant::now(), timeout: WAIT }),
+        held: Mutex::new((Instant::now() + WAIT, WAIT)),
         again: AtomicBool::default(),
         lost: CancellationToken::new(),
     })
@@ -82,7 +82,7 @@ async fn each_run_has_heartbeats_as_it_was_promised() {
     for run in [&long, &short] {
         *lock(&run.report) = None;
     }
-    lock(&short.held).timeout = Duration::from_secs(3);
+    lock(&short.held).1 = Duration::from_secs(3);
     let shared = shared(&client, vec![long, short]);
     tokio::select! {
         _ = listener.accept() => {}
