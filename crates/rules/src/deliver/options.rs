@@ -16,7 +16,7 @@ pub(super) const RULE: &str = "_events";
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Maximum number of concurrent calls of a node.
+    /// Maximum number of concurrent calls of a node. One in eight is reserved for endpoints without a call in progress.
     pub max_in_flight: usize,
     /// Maximum number of concurrent calls of a node to one endpoint, which is a scheme, host and port.
     pub max_in_flight_per_host: usize,
