@@ -4,7 +4,7 @@
 //! They are limits of the queue, which a node claims a job with. A replication that has caught up and only listens gives
 //! its slots back, and takes them again when its source has changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use couch::Endpoint;
@@ -119,6 +119,12 @@ impl Options {
     /// Whether the limits of a run can keep others waiting.
     pub(crate) fn restricts(&self, limits: &Limits) -> bool {
         (self.target_lock && limits.key.is_some()) || limits.pool.is_some()
+    }
+
+    /// Those of `server_limits` that limit starts: a run that stops makes no room for another.
+    pub(crate) fn rates(&self) -> BTreeSet<LimitName> {
+        let rates = (self.server_limits.iter()).filter(|(_, limit)| limit.limit().per_ms.is_some());
+        rates.map(|(server, _)| name(SERVERS, server)).collect()
     }
 
     /// The limits of the queue that the settings ask for.

@@ -39,12 +39,13 @@ impl Server {
     pub(super) async fn yield_limits(&self) -> jobs::Result<usize> {
         let replications = &self.runner.replications;
         let options = replications.options();
-        let mut longest: HashMap<&LimitName, &Worker> = HashMap::new();
+        let (rates, mut longest) = (options.rates(), HashMap::<&LimitName, &Worker>::new());
         let workers = (self.workers.values())
             .filter(|worker| worker.may_yield(&options) && options.restricts(&worker.limits));
         for worker in workers {
             let Limits { key, pool } = &worker.limits;
-            for limit in [key, pool].into_iter().flatten() {
+            let limits = [key, pool].into_iter().flatten();
+            for limit in limits.filter(|limit| !rates.contains(*limit)) {
                 let first = longest.entry(limit).or_insert(worker);
                 if worker.since < first.since {
                     *first = worker;

@@ -1,5 +1,7 @@
 //! Limits over all nodes: one run per target, and runs per server.
 
+use std::time::{Duration, Instant};
+
 use jobs::{JobInfo, State};
 use scheduler::Options;
 use serde_json::{Value, json};
@@ -147,6 +149,42 @@ async fn a_replication_that_has_caught_up_yields_its_target_early() {
     world.until_state("second", "completed").await;
     add(&world, "first", "third");
     world.until_copied("third").await;
+}
+
+/// A run that stops makes no room for another start, and would have to wait for one itself.
+#[tokio::test]
+async fn a_limit_of_starts_stops_no_run() {
+    let world = World::new().await;
+    let url = url::Url::parse(&world.peer.url()).unwrap();
+    let server = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap());
+    let starts = json!({"starts": 1, "per_sec": 3600});
+    let server_limits = json!({server: starts});
+    let options = Options {
+        interval_sec: 1,
+        min_run_time_sec: 0,
+        server_limits: serde_json::from_value(server_limits).unwrap(),
+        ..never_idle()
+    };
+    let _node = world.node_with("n1", options).await;
+    put(&world, "first", true).await;
+    world.until_copied("first").await;
+    for name in ["second", "third"] {
+        let target = format!("to_{name}");
+        world.peer.create_database(&target).unwrap();
+        let other = json!({"target": world.peer.database_url(&target), "continuous": true});
+        world.put(name, &other).await;
+    }
+    world.until("third", waits_for("server_limits")).await;
+    let attempts = info(&world, "first").await.attempts;
+    // Three cycles, and each would stop it.
+    let (began, mut nth) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(4) {
+        let id = format!("more{nth}");
+        add(&world, "first", &id);
+        world.until_copied(&id).await;
+        nth += 1;
+    }
+    assert_eq!(info(&world, "first").await.attempts, attempts);
 }
 
 /// The service that creates the jobs knows nothing of the limit.
