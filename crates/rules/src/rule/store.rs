@@ -476,7 +476,12 @@ impl RuleWatcher {
                 (self.rules.0).serve_remote(&rule.remote_name()).await?;
             }
         }
-        self.set.send_replace(Arc::new(set));
+        self.set.send_if_modified(|known| {
+            // Without a stamp, no rule has been written yet.
+            let changed = set.stamp.is_none() || known.stamp != set.stamp;
+            *known = Arc::new(set);
+            changed
+        });
         Ok(watch)
     }
 }

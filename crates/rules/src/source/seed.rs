@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use scheduler::ServiceError;
 use store::{RangeOptions, Transaction};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::follower::FEED_DELAY;
 use super::options::{FeedKind, Source, SourceOptions};
@@ -35,6 +35,7 @@ pub(super) async fn seed_forever(
 ) -> ServiceError {
     let (book, source) = (reactions.book, reactions.source);
     let (mut rules, mut failures) = (book.rules.clone(), 0);
+    let mut looked = Instant::now();
     loop {
         rules.mark_unchanged();
         let mut began = Instant::now();
@@ -55,10 +56,11 @@ pub(super) async fn seed_forever(
                     }
                     break;
                 }
-                () = wait(&mut polls, source.options(), began.elapsed(), failures) => {}
+                () = wait(&mut polls, source.options(), looked, began.elapsed(), failures) => {}
             }
             began = Instant::now();
             done = look(&reactions, connection).await;
+            looked = Instant::now();
         }
     }
 }
@@ -74,10 +76,11 @@ async fn look(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stop
     Ok(())
 }
 
-/// Waits until the next look is due.
+/// Waits until the next look is due, however often rules have changed since the last one.
 async fn wait(
     polls: &mut watch::Receiver<bool>,
     options: &SourceOptions,
+    looked: Instant,
     took: Duration,
     failures: u32,
 ) {
@@ -88,7 +91,7 @@ async fn wait(
             options.sweep()
         };
         tokio::select! {
-            () = sleep(pause) => return,
+            () = sleep_until(looked + pause) => return,
             changed = polls.changed() => {
                 if changed.is_err() {
                     std::future::pending::<()>().await;

@@ -275,6 +275,27 @@ async fn a_watcher_follows_the_rules() {
     running.await.unwrap();
 }
 
+/// Whoever waits for changes would begin anew whenever the rules are checked.
+#[tokio::test]
+async fn a_watcher_tells_only_of_changes() {
+    let (rules, db) = memory().await;
+    let (watcher, mut seen) = RuleWatcher::new(rules.clone());
+    write(&rules, &db, &on_change("a", "http://h/1"))
+        .await
+        .unwrap();
+    for is_new in [true, false] {
+        watcher.reload().await.unwrap();
+        assert_eq!(seen.has_changed().unwrap(), is_new);
+        seen.mark_unchanged();
+    }
+    write(&rules, &db, &on_change("b", "http://h/1"))
+        .await
+        .unwrap();
+    watcher.reload().await.unwrap();
+    assert!(seen.has_changed().unwrap());
+    assert_eq!(seen.borrow().len(), 2);
+}
+
 #[tokio::test]
 async fn calls_go_where_their_rule_says_now() {
     let (rules, db) = memory().await;
