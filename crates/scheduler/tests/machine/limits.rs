@@ -1,10 +1,11 @@
 //! Limits over all nodes: one run per target, and runs per server.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jobs::{JobInfo, State};
 use scheduler::Options;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::fixture::{Node, World};
 
