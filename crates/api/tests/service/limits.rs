@@ -90,16 +90,20 @@ async fn bodies_share_room() {
     let fixture = Fixture::with(options(), Setting::default()).await;
     let root = fixture.root().with("content-type", "application/json");
     let (sender, receiver) = tokio::sync::oneshot::channel::<&str>();
+    let (reading, read) = tokio::sync::oneshot::channel();
     let first = stream::iter([Ok::<_, std::io::Error>(" ".repeat(90_000))]);
-    let rest = stream::once(async move { Ok(receiver.await.unwrap().to_owned()) });
+    let rest = stream::once(async move {
+        reading.send(()).unwrap();
+        Ok(receiver.await.unwrap().to_owned())
+    });
     let slow = root.send(
         Method::POST,
         "/_dbs_info",
         Body::from_stream(first.chain(rest)),
     );
     let other = async {
-        // The slow one holds most of the room by now.
-        tokio::task::yield_now().await;
+        // The slow one holds most of the room by then.
+        read.await.unwrap();
         let busy = root
             .send(Method::POST, "/_dbs_info", " ".repeat(90_000))
             .await;
