@@ -161,9 +161,17 @@ impl Layer {
 }
 
 impl Content {
-    /// The newest states of all rows, in order.
+    /// The newest states of all rows that are in no range cleared since, in order.
     pub(super) fn rows(&self) -> impl Iterator<Item = (&Bytes, &State)> {
-        self.rows.iter().map(|(key, row)| (key, &row.newest))
+        let mut cleared = self.cleared().peekable();
+        let rows = self.rows.iter().map(|(key, row)| (key, &row.newest));
+        rows.filter(move |(key, state)| {
+            while cleared.next_if(|(range, _)| range.end <= **key).is_some() {}
+            let newer = |(range, version): &(KeyRange, u64)| {
+                range.begin <= **key && *version > state.version
+            };
+            !cleared.peek().is_some_and(newer)
+        })
     }
 
     /// The cleared ranges in order, each with its newest version.

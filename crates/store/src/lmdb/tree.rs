@@ -312,14 +312,9 @@ fn newest(
     mut each: impl FnMut(&[u8], Option<&Bytes>) -> heed::Result<()>,
 ) -> heed::Result<()> {
     let content = layer.read();
-    let mut cleared = content.cleared().peekable();
     for (key, state) in content.rows() {
-        while cleared.next_if(|(range, _)| range.end <= *key).is_some() {}
-        let is_cleared = (cleared.peek())
-            .is_some_and(|(range, version)| range.begin <= *key && *version > state.version);
-        let overridden = state.version <= since
-            || is_cleared
-            || above.iter().any(|layer| layer.get(key, u64::MAX).is_some());
+        let overridden =
+            state.version <= since || above.iter().any(|layer| layer.get(key, u64::MAX).is_some());
         if !overridden {
             each(key, state.value.as_ref())?;
         }
