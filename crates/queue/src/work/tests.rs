@@ -1,24 +1,31 @@
 //! Ends of many runs with much data.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobs::{Clock, Entropy, Jobs, Options, State};
 use seal::Sealer;
 use store::Store;
 
-use crate::{Claim, Ended, Error, Queue, Settings, TypeName, lock};
+use crate::{Claim, Ended, Error, Queue, Settings, Type, TypeName, lock};
 
 const JOBS: usize = 20;
+
+/// A queue with a type.
+pub(super) async fn mail() -> (Queue, Arc<Type>) {
+    let store = Store::open("memory:").await.unwrap();
+    let jobs = Jobs::new(store, Clock::simulated(1_000_000), Entropy::seeded(1));
+    let queue = Queue::new(jobs, Options::default(), Sealer::plain());
+    let name = TypeName::new("mail").unwrap();
+    queue.put_type(&name, &Settings::default()).await.unwrap();
+    let ty = queue.find(&name).await.unwrap();
+    (queue, ty)
+}
 
 /// A request for 500 jobs must not hold the data of all of them, so what is behind a part is not read before it has ended.
 #[tokio::test]
 async fn runs_end_in_parts_by_their_data() {
-    let store = Store::open("memory:").await.unwrap();
-    let jobs = Jobs::new(store, Clock::simulated(1_000_000), Entropy::seeded(1));
-    let queue = &Queue::new(jobs, Options::default(), Sealer::plain());
-    let name = TypeName::new("mail").unwrap();
-    queue.put_type(&name, &Settings::default()).await.unwrap();
-    let ty = &*queue.find(&name).await.unwrap();
+    let (queue, ty) = &mail().await;
     for nth in 0..JOBS {
         let job = format!(r#"{{"id":"{nth:02}","data":"{}"}}"#, "x".repeat(300_000));
         let job = serde_json::from_str(&job).unwrap();

@@ -2,21 +2,13 @@
 
 use std::time::Duration;
 
-use jobs::{Clock, Entropy, Jobs, Options};
-use seal::Sealer;
-use store::Store;
-
-use crate::{Claim, Queue, Settings, TypeName, lock};
+use crate::work::tests::mail;
+use crate::{Claim, lock};
 
 /// Its progress is committed after the end has read the job.
 #[tokio::test]
 async fn progress_reported_while_a_run_ends_is_kept() {
-    let store = Store::open("memory:").await.unwrap();
-    let jobs = Jobs::new(store, Clock::simulated(1_000_000), Entropy::seeded(1));
-    let queue = &Queue::new(jobs, Options::default(), Sealer::plain());
-    let name = TypeName::new("mail").unwrap();
-    queue.put_type(&name, &Settings::default()).await.unwrap();
-    let ty = &*queue.find(&name).await.unwrap();
+    let (queue, ty) = &mail().await;
     let claim = Claim::new("w", 1, Duration::ZERO).unwrap();
     for claims in [false, true] {
         for (nth, outcome) in ["failed", "again"].into_iter().enumerate() {

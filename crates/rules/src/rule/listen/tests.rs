@@ -235,6 +235,14 @@ impl Fixture {
         self.job(rule, |job| job.is_none()).await;
     }
 
+    /// Writes a rule and a first change, and waits for its call.
+    async fn called(&mut self, rule: Value) {
+        self.rule(rule).await;
+        self.put(&["1"]);
+        self.signal(Event::Updated, None).await;
+        assert_eq!(next(&mut self.sent).await, "1");
+    }
+
     async fn finished(&self, rule: &str) {
         let finished = |job: Option<(&JobInfo, Place)>| {
             job.is_some_and(|(info, _)| info.state == State::Finished)

@@ -275,7 +275,7 @@ async fn a_watcher_follows_the_rules() {
     running.await.unwrap();
 }
 
-/// Whoever waits for changes would begin anew whenever the rules are checked.
+/// A source's follower waits for the next look at its databases anew whenever the watcher tells of a change.
 #[tokio::test]
 async fn a_watcher_tells_only_of_changes() {
     let (rules, db) = memory().await;

@@ -85,10 +85,7 @@ async fn an_endpoint_that_is_to_be_left_alone_is_no_failure() {
     let mut fixture = Fixture::new().await;
     let later = Answer::Later(Duration::from_mins(10), "busy".to_owned());
     fixture.answers.lock().unwrap().push_back(later);
-    fixture.rule(on_change(&json!({"since": 0}))).await;
-    fixture.put(&["1"]);
-    fixture.signal(Event::Updated, None).await;
-    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.called(on_change(&json!({"since": 0}))).await;
     let rests = |runs: u32| {
         move |job: Option<(&JobInfo, Place)>| {
             job.is_some_and(|(info, place)| {
@@ -111,10 +108,7 @@ async fn an_endpoint_that_is_to_be_left_alone_is_no_failure() {
 #[tokio::test]
 async fn a_stray_404_repeats_nothing() {
     let mut fixture = Fixture::new().await;
-    fixture.rule(on_change(&json!({"since": 0}))).await;
-    fixture.put(&["1"]);
-    fixture.signal(Event::Updated, None).await;
-    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.called(on_change(&json!({"since": 0}))).await;
     fixture.finished("r").await;
     let stray = Fault::Answer {
         status: 404,

@@ -58,10 +58,7 @@ async fn a_paused_rule_keeps_its_place() {
 #[tokio::test]
 async fn a_rule_that_is_resumed_at_once_keeps_its_place() {
     let mut fixture = Fixture::new().await;
-    fixture.rule(on_change(&json!({"since": 0}))).await;
-    fixture.put(&["1"]);
-    fixture.signal(Event::Updated, None).await;
-    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.called(on_change(&json!({"since": 0}))).await;
     fixture.finished("r").await;
     let store = fixture.rules.replications().jobs().store().clone();
     let key = &keys::rule(fixture.db.instance(), "r");
@@ -125,10 +122,7 @@ async fn an_edited_rule_is_about_changes_that_were_just_read() {
 #[tokio::test]
 async fn a_node_that_does_not_know_a_source_keeps_the_place() {
     let mut fixture = Fixture::new().await;
-    fixture.rule(on_change(&json!({"since": 0}))).await;
-    fixture.put(&["1"]);
-    fixture.signal(Event::Updated, None).await;
-    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.called(on_change(&json!({"since": 0}))).await;
     fixture.finished("r").await;
     fixture.sources.send_replace(Arc::from([]));
     fixture.put(&["2"]);
@@ -150,10 +144,7 @@ async fn a_node_that_knows_a_source_says_so_although_the_rule_rests() {
     let mut fixture = Fixture::new().await;
     let later = Answer::Later(Duration::from_mins(10), "busy".to_owned());
     fixture.answers.lock().unwrap().push_back(later);
-    fixture.rule(on_change(&json!({"since": 0}))).await;
-    fixture.put(&["1"]);
-    fixture.signal(Event::Updated, None).await;
-    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.called(on_change(&json!({"since": 0}))).await;
     let waits = |is_known: bool| {
         move |job: Option<(&JobInfo, Place)>| {
             job.is_some_and(|(info, place)| {
@@ -177,10 +168,7 @@ async fn a_node_that_knows_a_source_says_so_although_the_rule_rests() {
 async fn a_node_that_cannot_read_a_rule_keeps_the_place() {
     let mut fixture = Fixture::new().await;
     let rule = on_change(&json!({"since": 0}));
-    fixture.rule(rule.clone()).await;
-    fixture.put(&["1"]);
-    fixture.signal(Event::Updated, None).await;
-    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.called(rule.clone()).await;
     fixture.finished("r").await;
     let (docs, hook) = (fixture.rules.replications().docs(), fixture.rules.hook());
     let before = docs.get(&fixture.db, "r", &ReadOptions::default()).await;
@@ -231,10 +219,7 @@ async fn a_document_that_takes_too_long_to_match_stops_no_other() {
 async fn a_rule_made_anew_begins_anew() {
     let mut fixture = Fixture::new().await;
     let rule = on_change(&json!({"since": 0}));
-    fixture.rule(rule.clone()).await;
-    fixture.put(&["1"]);
-    fixture.signal(Event::Updated, None).await;
-    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.called(rule.clone()).await;
     fixture.finished("r").await;
     let mut gone = rule.clone();
     gone["_deleted"] = json!(true);
