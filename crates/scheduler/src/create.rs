@@ -22,7 +22,7 @@ pub(crate) use request::RULED;
 pub use request::{Answer, Caller, Failure, Started};
 pub use reseal::{Sealed, count_seals};
 pub use ruled::Ruled;
-pub(crate) use ruled::of_rule;
+pub(crate) use ruled::{Fate, of_rule};
 pub use start::{Asked, Candidate, Ended};
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ use crate::live::Live;
 use crate::outcome::Outcome;
 use crate::permits::{Permit, Permits};
 use crate::quarantine::{Quarantine, Suspect};
-use crate::service::Replications;
+use crate::service::{PARKED_MS, Replications};
 use crate::starts::{self, StartPermit, Starts};
 use crate::testing::{self, Bug};
 use replication::engine::{self, Budget, Ending, Handles, Phase, Progress, Report, Run, Settings};
@@ -262,6 +262,9 @@ impl Work<'_> {
                         identity: Box::new(identity),
                     });
                 }
+                // The rule may still ask for it, as for a database that was new to an earlier revision: the next look at
+                // the databases of the source replaces or removes it.
+                Ok(Begun::Edited) => return Ok(End::Reschedule { due_ms: PARKED_MS }),
                 Ok(Begun::Gone) => return Ok(End::Gone),
                 Ok(Begun::Later) => {}
                 Err(error) if error.is_halt() => return Ok(End::Halted),

@@ -1,6 +1,6 @@
 //! Which databases are new to a rule.
 
-use jobs::{JobType, Query};
+use jobs::{JobType, Query, State};
 use peer::{Fault, Faults, FeedFaults, On};
 use rules::source::SourceOptions;
 use serde_json::{Value, json};
@@ -139,9 +139,23 @@ async fn an_edited_rule_keeps_the_databases_that_were_new_to_it() {
     create(&world, "c");
     let is_copied = |name: &str, id: &str| matches!(world.peer.get(name, id), Ok(Some(_)));
     world.until(async || is_copied("copy_c", "first")).await;
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let job = async || {
+        let listed = jobs.list(ty, &Query::default(), None, 10).await.unwrap();
+        listed.jobs.into_iter().next().map(|job| job.info)
+    };
+    let is_asleep = async || job().await.is_some_and(|job| job.state == State::Pending);
+    world.until(is_asleep).await;
+    let runs = job().await.unwrap().attempts;
     for enabled in [false, true] {
         copies["enabled"] = json!(enabled);
         world.rule("copy", Some(&copies)).await;
+        if !enabled {
+            put(&world, "c", "second");
+            let has_run = async || job().await.is_none_or(|job| job.attempts > runs);
+            world.until(has_run).await;
+            world.until(is_asleep).await;
+        }
     }
     let rules = rules::rule::Rules::new(world.replications.clone());
     let found = rules.named("_rules", "copy").await.unwrap();
@@ -149,7 +163,6 @@ async fn an_edited_rule_keeps_the_databases_that_were_new_to_it() {
     world
         .until(async || world.stores(&format!("{rev}|")).await)
         .await;
-    put(&world, "c", "second");
     world.change("late");
     world.until(async || is_copied("copy_c", "second")).await;
     assert!(!is_copied("copy_a", "late"));

@@ -59,6 +59,15 @@ impl Ruled {
     }
 }
 
+/// What has become of a rule since it asked for a job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Unchanged,
+    /// Its present revision may ask for the job, too.
+    Edited,
+    Gone,
+}
+
 /// A job that a rule asks for.
 struct Asked {
     add: Add,
@@ -188,7 +197,7 @@ impl Replications {
     ) -> Result<(), ServiceError> {
         // A rule of this id may be there again, and have jobs of its own.
         if let Some((_, data)) = self.job_in(tx, job).await?
-            && !self.rule_holds_in(tx, &data.origin).await?
+            && self.rule_fate_in(tx, &data.origin).await? != Fate::Unchanged
         {
             self.drop_job_in(tx, op, job).await?;
         }
@@ -251,7 +260,7 @@ impl Replications {
             return Ok(false);
         };
         let is_its = data.is_of(db.instance(), doc_id);
-        if !is_its || !self.rule_holds_in(tx, &data.origin).await? {
+        if !is_its || self.rule_fate_in(tx, &data.origin).await? != Fate::Unchanged {
             return Ok(false);
         }
         self.run_now_in(tx, op, job, (&info, &data)).await
@@ -279,12 +288,12 @@ impl Replications {
         Ok(true)
     }
 
-    /// Whether the rule of a job is still there in the same revision.
-    pub(crate) async fn rule_holds_in(
+    /// What has become of the rule that asked for a job; if it was no rule, nothing.
+    pub(crate) async fn rule_fate_in(
         &self,
         tx: &Transaction,
         origin: &Origin,
-    ) -> Result<bool, ServiceError> {
+    ) -> Result<Fate, ServiceError> {
         let Origin::Rule {
             db,
             instance,
@@ -293,17 +302,18 @@ impl Replications {
             ..
         } = origin
         else {
-            return Ok(true);
+            return Ok(Fate::Unchanged);
         };
         let docs = &self.0.docs;
         let db = match docs.open_in(tx, &docs.name(db)?).await {
             Ok(db) if db.instance().to_string() == *instance => db,
-            Ok(_) | Err(docstore::Error::NoDatabase) => return Ok(false),
+            Ok(_) | Err(docstore::Error::NoDatabase) => return Ok(Fate::Gone),
             Err(error) => return Err(error.into()),
         };
         match docs.get_in(tx, &db, doc_id, &ReadOptions::default()).await {
-            Ok(document) => Ok(document.rev.to_string() == *rev),
-            Err(docstore::Error::Missing | docstore::Error::Deleted) => Ok(false),
+            Ok(document) if document.rev.to_string() == *rev => Ok(Fate::Unchanged),
+            Ok(_) => Ok(Fate::Edited),
+            Err(docstore::Error::Missing | docstore::Error::Deleted) => Ok(Fate::Gone),
             Err(error) => Err(error.into()),
         }
     }

@@ -45,7 +45,7 @@ pub(super) enum End {
     /// It failed, and is retried later.
     Crash(Value),
     Fail(Value),
-    /// Its rule has gone, or changed; the job goes with it.
+    /// Its rule has gone; the job goes with it.
     Gone,
     /// Another job has the same replication id.
     Duplicate {

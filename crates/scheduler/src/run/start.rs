@@ -4,6 +4,7 @@ use jobs::{JobId, Op, State};
 use store::Transaction;
 
 use super::Work;
+use crate::create::Fate;
 use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
@@ -20,7 +21,9 @@ pub(super) enum Begun {
     Again,
     /// Another job owns the replication id.
     Duplicate,
-    /// The rule that asked for it has gone, or changed.
+    /// The rule that asked for it was edited.
+    Edited,
+    /// The rule that asked for it has gone.
     Gone,
     /// The run of a removed job may still write a checkpoint, or to the target.
     Later,
@@ -124,8 +127,10 @@ impl Work<'_> {
         if info.is_some_and(|info| info.next_due_ms.is_some()) {
             return Ok(Begun::Again);
         }
-        if !replications.rule_holds_in(tx, &new.origin).await? {
-            return Ok(Begun::Gone);
+        match replications.rule_fate_in(tx, &new.origin).await? {
+            Fate::Unchanged => {}
+            Fate::Edited => return Ok(Begun::Edited),
+            Fate::Gone => return Ok(Begun::Gone),
         }
         if replications.rival_in(tx, id, &job.id).await?.is_some() {
             return Ok(Begun::Duplicate);
