@@ -95,6 +95,11 @@ impl Error {
             || matches!(self, Self::BadAnswer { .. } | Self::Auth { .. })
     }
 
+    /// Whether a database is not there: in CouchDB's words, since something between may answer 404 as well.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::NotFound(answer) if answer.error.as_deref() == Some("not_found"))
+    }
+
     /// The status of that answer.
     pub fn status(&self) -> Option<u16> {
         self.answer().map(|answer| answer.status)

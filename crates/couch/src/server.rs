@@ -12,7 +12,7 @@ use crate::feed::{Feed, Idle};
 use crate::network::Network;
 use crate::options::RequestOptions;
 use crate::payload::Payload;
-use crate::peer::{Call, Peer};
+use crate::peer::{Call, Peer, encode};
 use crate::types::Seq;
 
 /// The root of a server. Clones are cheap and share one limit of connections.
@@ -25,7 +25,7 @@ pub struct Server {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListedDatabase {
     pub name: String,
-    /// The last sequence, `None` if the database does not exist.
+    /// The last sequence, `None` if the database does not exist, or cannot be read at the moment.
     pub update_seq: Option<Seq>,
 }
 
@@ -39,6 +39,11 @@ pub struct DatabaseUpdate {
     /// The sequence in the server's feed, not the database's.
     #[serde(default = "Seq::null")]
     pub seq: Seq,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    update_seq: Option<Seq>,
 }
 
 /// A feed of updates being read.
@@ -79,10 +84,6 @@ impl Server {
             key: String,
             info: Option<Info>,
         }
-        #[derive(Deserialize)]
-        struct Info {
-            update_seq: Option<Seq>,
-        }
         let json = serde_json::to_vec(&Keys { keys: names })
             .map_err(|error| Error::Config(format!("cannot write names as JSON: {error}")))?;
         let call = Call::new(Method::POST, "_dbs_info").json(Payload::Bytes(json.into()));
@@ -92,6 +93,21 @@ impl Server {
             update_seq: row.info.and_then(|info| info.update_seq),
         };
         Ok(rows.into_iter().map(listed).collect())
+    }
+
+    /// The last sequence of a database, `None` if it does not exist.
+    pub async fn update_seq(&self, name: &str) -> Result<Option<Seq>, Error> {
+        let mut path = String::new();
+        encode(name, &mut path);
+        let found = self.peer.fetch(&Call::get(&path)).await?.success().await;
+        match found {
+            Ok(reply) => match reply.parse::<Info>()?.update_seq {
+                Some(seq) => Ok(Some(seq)),
+                None => Err(reply.bad("it is not a database")),
+            },
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The names of databases after one, in order.

@@ -1,10 +1,10 @@
 //! What rules ask for about databases that were there before them, and about those whose events were lost.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use couch::{ListedDatabase, Seq, Server};
+use couch::{Error, ListedDatabase, Seq, Server};
 use futures::future::try_join_all;
 use percent_encoding::percent_decode_str;
 use scheduler::ServiceError;
@@ -23,6 +23,8 @@ use crate::rule::{Compiled, Event, Seen, Set};
 const PAGE: usize = 1000;
 /// Reactions per transaction.
 pub(super) const REACTIONS: usize = 200;
+/// Databases that cannot be read, before a look asks for no more by itself: each may take its time to fail.
+const FAILED_MAX: usize = 10;
 /// Between two requests, so that looking at a million databases does not occupy their server.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -68,12 +70,16 @@ pub(super) async fn seed_forever(
 /// Looks for what events did not report.
 async fn look(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stopped> {
     // Those of new rules first, as they are now: all others that are not known have come since the last look.
-    seed(reactions, connection, false).await?;
+    let seeded = match seed(reactions, connection, false).await {
+        Err(Stopped::Store(error)) => return Err(error.into()),
+        // A database that cannot be read does not hold up the others.
+        seeded => seeded,
+    };
     reactions.heard.begin_look();
     listen_again(reactions, connection).await?;
     seed(reactions, connection, true).await?;
     reactions.heard.end_look();
-    Ok(())
+    seeded
 }
 
 /// Waits until the next look is due, however often rules have changed since the last one.
@@ -127,7 +133,7 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
             .filter(|rule| !rule.rule.databases.only_created());
         Set::new(about_known.cloned())
     });
-    let about_known = about_known.as_ref();
+    let (about_known, failed) = (about_known.as_ref(), &mut Vec::new());
     let exact: Option<Vec<String>> = (rules.iter())
         .map(|rule| rule.rule.databases.exact().map(str::to_owned))
         .collect();
@@ -144,17 +150,20 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
         for names in names.chunks(NAMES_MAX) {
             if all {
                 let there = existing(connection, names).await?;
-                seed_some(reactions, connection, &set, &there, about_known).await?;
+                seed_some(reactions, connection, &set, &there, about_known, failed).await?;
                 sleep(PAUSE).await;
             } else {
-                seed_some(reactions, connection, &set, names, about_known).await?;
+                seed_some(reactions, connection, &set, names, about_known, failed).await?;
             }
         }
     } else {
-        seed_listed(reactions, connection, &set, about_known).await?;
+        seed_listed(reactions, connection, &set, about_known, failed).await?;
     }
     if all {
         reactions.end_look();
+    } else if let Some(error) = failed.pop() {
+        // A database that was not looked at would be new later.
+        return Err(error.into());
     } else {
         // Jobs of earlier revisions that these do not ask for.
         let edited = |rule: &&Arc<Compiled>| !rule.rev.starts_with("1-") && rule.is_about(source);
@@ -164,6 +173,29 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
         mark(book, source, &rules).await?;
     }
     Ok(())
+}
+
+/// Sequences of databases, `None` of one that is missing.
+///
+/// CouchDB lists a database as missing whenever it cannot read it, as while a node is down. So each of these is asked for by
+/// itself. One that still cannot be read is left out; after too many of these in a look, so are all that are listed as missing.
+async fn sequences(
+    connection: &Server,
+    names: &[String],
+    failed: &mut Vec<Error>,
+) -> Result<Vec<(String, Option<Seq>)>, Error> {
+    let mut found = Vec::new();
+    for ListedDatabase { name, update_seq } in connection.dbs_info(names).await? {
+        if update_seq.is_some() {
+            found.push((name, update_seq));
+        } else if failed.len() < FAILED_MAX {
+            match connection.update_seq(&name).await {
+                Ok(update_seq) => found.push((name, update_seq)),
+                Err(error) => failed.push(error),
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Those of these databases that are there; all, if the server does not tell.
@@ -184,6 +216,7 @@ async fn seed_listed(
     connection: &Server,
     set: &Set,
     about_known: Option<&Set>,
+    failed: &mut Vec<Error>,
 ) -> Result<(), Stopped> {
     let source = reactions.source;
     let matches = |name: &&String| source.follows(name) && !set.matching(source, name).is_empty();
@@ -192,7 +225,7 @@ async fn seed_listed(
         let page = connection.all_dbs(after.as_deref(), PAGE).await?;
         let names: Vec<String> = page.iter().filter(matches).cloned().collect();
         for names in names.chunks(NAMES_MAX) {
-            seed_some(reactions, connection, set, names, about_known).await?;
+            seed_some(reactions, connection, set, names, about_known, failed).await?;
         }
         if page.len() < PAGE {
             return Ok(());
@@ -209,6 +242,7 @@ async fn seed_some(
     set: &Set,
     names: &[String],
     about_known: Option<&Set>,
+    failed: &mut Vec<Error>,
 ) -> Result<(), Stopped> {
     let (book, server) = (reactions.book, reactions.source.server().url_text());
     let known = seen(book, server, names).await?;
@@ -232,8 +266,8 @@ async fn seed_some(
             FeedKind::DbsInfo => 0,
             _ => i64::try_from(FEED_DELAY.as_millis()).unwrap_or_default(),
         };
-        for ListedDatabase { name, update_seq } in connection.dbs_info(names).await? {
-            if let Some(seq) = &update_seq {
+        for (name, seq) in sequences(connection, names, failed).await? {
+            if let Some(seq) = &seq {
                 let seen = Some(Seen { seq, news_ms });
                 found.extend(reactions.for_one(set, &name, Event::Updated, seen, now_ms));
             }
@@ -322,7 +356,7 @@ async fn mark(
 async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let (server, set) = (source.server().url_text(), book.current().await?);
-    let mut after: Option<Vec<u8>> = None;
+    let (mut after, mut failed): (Option<Vec<u8>>, _) = (None, Vec::new());
     loop {
         let mut rows = rows_after(book, server, after.as_deref()).await?;
         let is_last = rows.len() < NAMES_MAX;
@@ -332,11 +366,18 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
         let listed = if names.is_empty() {
             Vec::new()
         } else {
-            connection.dbs_info(&names).await?
+            sequences(connection, &names, &mut failed).await?
         };
+        let mut rows: HashMap<_, _> = rows
+            .into_iter()
+            .map(|(key, name, seq)| (name, (key, seq)))
+            .collect();
         let now_ms = book.replications.jobs().clock().now_ms();
-        for ((key, _, before), ListedDatabase { name, update_seq }) in rows.iter().zip(listed) {
-            let Some(seq) = update_seq else {
+        for (name, seq) in listed {
+            let Some((key, before)) = &rows.remove(&name) else {
+                continue;
+            };
+            let Some(seq) = seq else {
                 let clear = |tx: Transaction| async move {
                     tx.clear(key);
                     Ok::<_, ServiceError>(())

@@ -6,7 +6,7 @@ use rules::source::SourceOptions;
 use serde_json::{Value, json};
 
 use crate::edges::next_url;
-use crate::fixture::{LOSES_ALL, World, quick, without_feed, without_sweeps};
+use crate::fixture::{LOSES_ALL, World, answers, quick, without_feed, without_sweeps};
 
 /// A rule that calls `ID/DATABASE/DOCUMENT`.
 fn calls(id: &str, matches: &Value) -> Value {
@@ -166,6 +166,63 @@ async fn an_edited_rule_keeps_the_databases_that_were_new_to_it() {
     world.change("late");
     world.until(async || is_copied("copy_c", "second")).await;
     assert!(!is_copied("copy_a", "late"));
+}
+
+/// `_dbs_info` answers so whatever keeps it from reading a database.
+fn unreadable() -> Fault {
+    Fault::Answer {
+        status: 200,
+        headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+        body: r#"[{"key":"a","error":"not_found"}]"#.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_the_first_look_cannot_read_is_not_new() {
+    let mut world = World::new().await;
+    world.change("old");
+    let faults = [
+        (On::post("/_dbs_info").first(2), unreadable()),
+        (On::get("/a").first(1), answers(403)),
+    ];
+    world.peer.set_faults(Faults::script(faults));
+    let only = json!({"database": "^a$"});
+    world.rule("x", Some(&calls("x", &only))).await;
+    let _node = world.node(quick()).await;
+    world.until_seeded(1).await;
+    assert_eq!(world.peer.injected().len(), 3);
+    let looks = world.peer.count("POST", "/_dbs_info");
+    let looked = async || world.peer.count("POST", "/_dbs_info") >= looks + 4;
+    world.until(looked).await;
+    world.change("new");
+    called(&mut world, &["x/a/new"]).await;
+}
+
+#[tokio::test]
+async fn a_database_that_a_later_look_cannot_read_is_not_new() {
+    let mut world = World::new().await;
+    world.change("old");
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    let created = json!({"database": "^(a|c)$", "events": ["created"]});
+    world.rule("new", Some(&calls("new", &created))).await;
+    let copies = copies(&world);
+    world.rule("copy", Some(&copies)).await;
+    world.until_seeded(2).await;
+    for answer in [None, Some(403), Some(404)] {
+        let faults = [(On::post("/_dbs_info"), unreadable())].into_iter();
+        let faults = faults.chain(answer.map(|status| (On::get("/a"), answers(status))));
+        world.peer.set_faults(Faults::script(faults));
+        let looks = world.peer.count("POST", "/_dbs_info");
+        let looked = async || world.peer.count("POST", "/_dbs_info") >= looks + 2;
+        world.until(looked).await;
+        world.peer.set_faults(Faults::none());
+    }
+    create(&world, "c");
+    let is_copied = |name: &str, id: &str| matches!(world.peer.get(name, id), Ok(Some(_)));
+    world.until(async || is_copied("copy_c", "first")).await;
+    assert!(!is_copied("copy_a", "old"));
+    called(&mut world, &["new/c/first"]).await;
 }
 
 /// A look for the databases of all rules is no look for those of a rule that was written since it began.

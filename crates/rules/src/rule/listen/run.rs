@@ -235,7 +235,7 @@ impl<S: Sender> Run<'_, S> {
     async fn catch_up(&mut self, database: &Database, webhook: &Webhook) -> Result<bool, Stop> {
         if self.place.since.as_deref() == Some(SINCE_NOW) {
             let info = match database.info().await {
-                Err(error) if is_missing(&error) => {
+                Err(error) if error.is_missing() => {
                     // All changes that it will have are later ones.
                     self.place.since = Some("0".to_owned());
                     return Err(Stop::Missing);
@@ -248,7 +248,7 @@ impl<S: Sender> Run<'_, S> {
         }
         for _ in 0..PAGES_MAX {
             let (rows, is_last) = match self.page(database).await {
-                Err(error) if is_missing(&error) => return Err(Stop::Missing),
+                Err(error) if error.is_missing() => return Err(Stop::Missing),
                 page => page?,
             };
             if self.place.missing_ms.take().is_some() {
@@ -447,15 +447,6 @@ impl<S: Sender> Run<'_, S> {
     fn warn_of(&self, row: &Row, error: &dyn std::error::Error) {
         let (rule, db, doc) = (&self.rule.id.doc, &self.place.db, row.id.as_str());
         tracing::warn!(rule, db, doc, %error, "skipped a change");
-    }
-}
-
-/// Whether a database is not there: in CouchDB's words, since something between may answer 404 as well, and a database
-/// that is there again is read from its beginning.
-fn is_missing(error: &couch::Error) -> bool {
-    match error {
-        couch::Error::NotFound(answer) => answer.error.as_deref() == Some("not_found"),
-        _ => false,
     }
 }
 
