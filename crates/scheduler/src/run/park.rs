@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use couch::Seq;
+use jobs::Limits;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{Instrument as _, Span};
@@ -260,7 +261,7 @@ impl Work<'_> {
             }
             let permit = self.runner.permits.wait().await;
             let start_permit = Box::pin(self.start_permit(&run.replication)).await;
-            self.retake_limits().await.map(|()| (permit, start_permit))
+            (self.retake_limits(data).await).map(|()| (permit, start_permit))
         };
         tokio::select! {
             biased;
@@ -269,10 +270,11 @@ impl Work<'_> {
         }
     }
 
-    /// Lets others have its target and its server while it only listens.
+    /// Lets others have its target and its server while it only listens, even if they need not wait for these at present:
+    /// the settings may change meanwhile.
     async fn release_limits(&self) {
         let replications = &self.runner.replications;
-        if !replications.options().restricts(&self.accepted.limits) {
+        if self.accepted.limits == Limits::default() {
             return;
         }
         while let Err(error) = replications.0.jobs.release_limits(&self.accepted.job).await {
@@ -285,10 +287,14 @@ impl Work<'_> {
         }
     }
 
-    /// Takes them again. If others have them now, the job waits for its turn in the queue.
-    async fn retake_limits(&self) -> Result<(), End> {
-        let replications = &self.runner.replications;
-        if !replications.options().restricts(&self.accepted.limits) {
+    /// Takes them again. If others have them now, or the settings limit more than they did, the job waits for its turn in
+    /// the queue.
+    async fn retake_limits(&self, data: &JobData) -> Result<(), End> {
+        let (replications, limits) = (&self.runner.replications, &self.accepted.limits);
+        if replications.options().lacks_limits(limits, data) {
+            return Err(End::Reschedule { due_ms: 0 });
+        }
+        if *limits == Limits::default() {
             return Ok(());
         }
         match replications.0.jobs.retake_limits(&self.accepted.job).await {

@@ -116,6 +116,58 @@ async fn idle_replications_keep_no_other_waiting() {
     }
 }
 
+/// An idle replication that goes on has all limits of the present settings, whichever it became idle with.
+#[tokio::test]
+async fn idle_replications_go_on_with_new_limits() {
+    let world = World::new().await;
+    let options = Options {
+        park_after_sec: 1,
+        ..plain()
+    };
+    let mut node = world.node_with("n1", options).await;
+    put(&world, "first", true).await;
+    world.until_copied("first").await;
+    node.until_parked(1).await;
+    let lock = |target_lock| Options {
+        target_lock,
+        ..never_idle()
+    };
+    set(&node, lock(false));
+    add(&world, "first", "more");
+    world.until_copied("more").await;
+    set(&node, lock(true));
+    put(&world, "second", false).await;
+    world.until("second", waits_for("target_lock")).await;
+}
+
+#[tokio::test]
+async fn idle_replications_wait_for_limits_that_came_later() {
+    let world = World::new().await;
+    let options = Options {
+        park_after_sec: 1,
+        ..plain()
+    };
+    let mut node = world.node_with("n1", options).await;
+    put(&world, "first", true).await;
+    world.until_copied("first").await;
+    node.until_parked(1).await;
+    let options = Options {
+        max_runs_per_server: 1,
+        ..never_idle()
+    };
+    set(&node, options);
+    world.peer.create_database("other").unwrap();
+    world.peer.create_database("third").unwrap();
+    let other = json!({
+        "source": world.peer.database_url("third"), "target": world.peer.database_url("other"),
+        "continuous": true,
+    });
+    world.put("second", &other).await;
+    world.until_state("second", "running").await;
+    add(&world, "first", "more");
+    world.until("first", waits_for("max_runs_per_server")).await;
+}
+
 #[tokio::test]
 async fn a_busy_replication_yields_its_target() {
     let world = World::new().await;
