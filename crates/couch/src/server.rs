@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use wire::FeedKind;
 
@@ -110,6 +111,21 @@ impl Server {
         }
     }
 
+    /// Whether a database has changes after a sequence.
+    pub async fn has_changes(&self, name: &str, since: &Seq) -> Result<bool, Error> {
+        #[derive(Deserialize)]
+        struct Page {
+            results: Vec<IgnoredAny>,
+        }
+        let mut path = String::new();
+        encode(name, &mut path);
+        let call = Call::get(format!("{path}/_changes"))
+            .param("since", &since.to_query())
+            .param("limit", "1");
+        let page: Page = self.peer.fetch(&call).await?.success().await?.parse()?;
+        Ok(!page.results.is_empty())
+    }
+
     /// The names of databases after one, in order.
     pub async fn all_dbs(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
         let mut call = Call::get("_all_dbs").param("limit", &(limit + 1).to_string());
@@ -162,6 +178,7 @@ impl DatabaseUpdates {
         #[derive(Deserialize)]
         struct End {
             last_seq: Option<Seq>,
+            results: Option<IgnoredAny>,
         }
         let Some(row) = self.feed.next_row().await? else {
             if self.kind.is_object() {
@@ -175,7 +192,11 @@ impl DatabaseUpdates {
         };
         match serde_json::from_slice(&row) {
             Ok(End {
+                results: Some(_), ..
+            }) => Err(self.feed.bad("it is another kind of feed")),
+            Ok(End {
                 last_seq: Some(seq),
+                results: None,
             }) => {
                 self.last_seq = Some(seq);
                 Ok(None)

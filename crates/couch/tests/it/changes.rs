@@ -506,3 +506,37 @@ async fn feeds_of_servers() {
         "/_db_updates?feed=continuous&since=now&timeout=5"
     );
 }
+
+/// As from servers and proxies that ignore `feed=continuous`: its rows must not be taken for the end of a feed.
+#[tokio::test]
+async fn a_whole_answer_is_no_continuous_feed() {
+    let whole = r#"{"results":[{"db_name":"a","type":"updated","seq":"2-x"}],"last_seq":"2-x"}"#;
+    let fake = Fake::new(move |_| vec![Step::Send(json(200, whole))]).await;
+    let server = crate::fake::open_server(&fake).await;
+    let since = Seq::from_json("\"now\"").unwrap();
+    let mut feed = server
+        .db_updates(FeedKind::Continuous, &since, Idle::Default)
+        .await
+        .unwrap();
+    let error = feed.next().await.unwrap_err();
+    assert!(matches!(error, Error::BadAnswer { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_tells_whether_a_database_has_changes() {
+    let fake = Fake::new(|seen| {
+        let reply = match seen.path() {
+            "/a%2Fb/_changes" => r#"{"results":[],"last_seq":"5-x","pending":0}"#,
+            _ => {
+                r#"{"results":[{"seq":"6-y","id":"d","changes":[{"rev":"1-a"}]}],"last_seq":"6-y"}"#
+            }
+        };
+        vec![Step::Send(json(200, reply))]
+    })
+    .await;
+    let server = crate::fake::open_server(&fake).await;
+    let since = Seq::from_json("\"5-x\"").unwrap();
+    assert!(!server.has_changes("a/b", &since).await.unwrap());
+    assert!(server.has_changes("c", &since).await.unwrap());
+    assert_eq!(fake.seen()[1].target, "/c/_changes?since=5-x&limit=1");
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use couch::{Endpoint, FeedKind, Idle, ListedDatabase, Network, RequestOptions, Seq, Server};
 use futures::future::join;
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Between two polls of `_dbs_info` without a feed.
@@ -218,25 +218,34 @@ impl Source {
         let mut since = None;
         let mut pause = RETRY_PAUSES.0;
         loop {
-            let error = match self.follow_once(server, &mut since).await {
-                Ok(()) => {
-                    pause = RETRY_PAUSES.0;
+            let (began, is_first) = (Instant::now(), since.is_none());
+            let followed = self.follow_once(server, &mut since).await;
+            let lasted = began.elapsed() >= FEED_DELAY;
+            if lasted {
+                pause = RETRY_PAUSES.0;
+            }
+            let is_refused = match followed {
+                Ok(()) if lasted => continue,
+                // Not again at once, for as long as it ends at once.
+                Ok(()) => false,
+                Err(error) => {
+                    tracing::debug!(server = %self.endpoint, %error, "cannot follow _db_updates");
+                    error.is_refusal()
+                }
+            };
+            self.feed.send_replace(Support::Unknown);
+            if is_refused {
+                since = None;
+                if is_first {
+                    self.feed.send_replace(Support::Refused);
+                    sleep(REFUSED_PAUSE).await;
                     continue;
                 }
-                Err(error) => error,
-            };
-            tracing::debug!(server = %self.endpoint, %error, "cannot follow _db_updates");
-            self.feed.send_replace(Support::Unknown);
-            if !error.is_refusal() {
-                sleep(pause).await;
-                pause = (pause * 2).min(RETRY_PAUSES.1);
-            } else if since.take().is_some() {
                 // The server does not know this sequence any more: any database may have changed.
                 self.notify_all();
-            } else {
-                self.feed.send_replace(Support::Refused);
-                sleep(REFUSED_PAUSE).await;
             }
+            sleep(pause).await;
+            pause = (pause * 2).min(RETRY_PAUSES.1);
         }
     }
 

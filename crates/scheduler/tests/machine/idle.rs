@@ -117,6 +117,23 @@ async fn sequences_are_polled_without_an_update_feed() {
     assert!(world.peer.count("POST", "/_dbs_info") >= 2);
 }
 
+/// As behind a proxy that waits for the end of an answer.
+#[tokio::test]
+async fn a_feed_that_ends_at_once_is_not_opened_all_the_time() {
+    let world = World::new().await;
+    let opened = On::any("/_db_updates?*feed=continuous*");
+    let ends = Fault::Answer {
+        status: 200,
+        headers: Vec::new(),
+        body: "{\"last_seq\":\"1-x\"}\n".to_owned(),
+    };
+    world.peer.set_faults(Faults::script([(opened, ends)]));
+    let mut node = world.node_with("n1", one_permit()).await;
+    all_run_with_one_permit(&world, &mut node).await;
+    let asked = world.peer.count("GET", "/_db_updates");
+    assert!(asked < 10, "{asked}");
+}
+
 /// A job keeps its own feed if its server cannot be watched.
 #[tokio::test]
 async fn jobs_keep_their_feed_if_the_server_cannot_be_watched() {
