@@ -107,13 +107,18 @@ impl Mirrors {
     /// Limits the pushes to each remote, over all nodes, and forgets the limits of remotes that are gone.
     pub(crate) async fn limit(&self, config: &Config) -> jobs::Result<()> {
         let mut gone = self.jobs.limits(&self.ty).await?;
+        let mut wanted = Vec::new();
         for remote in &config.remotes {
-            let (pool, limit) = (pool(&remote.name)?, Limit::at_once(remote.threads));
+            let pool = pool(&remote.name)?;
             gone.remove(&pool);
-            self.jobs.set_limit(&self.ty, &pool, Some(limit)).await?;
+            wanted.push((pool, Limit::at_once(remote.threads)));
         }
+        // First, for there is room for a limited number.
         for pool in gone.keys() {
             self.jobs.set_limit(&self.ty, pool, None).await?;
+        }
+        for (pool, limit) in wanted {
+            self.jobs.set_limit(&self.ty, &pool, Some(limit)).await?;
         }
         Ok(())
     }
@@ -413,16 +418,23 @@ mod tests {
     async fn limits_are_those_of_the_configuration() {
         let mirrors = Mirrors::open("memory:").await.unwrap();
         mirrors.register(None).await.unwrap();
-        let [a, b] =
-            ["a", "b"].map(|name| format!("[remote \"{name}\"]\nurl = /{name}/${{name}}\n"));
-        for (text, names) in [
-            (a.clone() + &b, vec!["a", "b"]),
-            (b, vec!["b"]),
-            (a, vec!["a"]),
+        // More than there may be, together.
+        let many = |first| (first..first + 600).map(|nth: u32| format!("r{nth:04}"));
+        let some = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        for names in [
+            some(&["a", "b"]),
+            some(&["b"]),
+            some(&["a"]),
+            many(0).collect(),
+            many(600).collect::<Vec<_>>(),
         ] {
+            let remotes = names
+                .iter()
+                .map(|name| format!("[remote \"{name}\"]\nurl = /{name}/${{name}}\n"));
+            let text: String = remotes.collect();
             mirrors.limit(&read(&text).unwrap()).await.unwrap();
             let limits = mirrors.jobs.limits(&mirrors.ty).await.unwrap();
-            let expected = names.into_iter().map(|name| pool(name).unwrap());
+            let expected = names.iter().map(|name| pool(name).unwrap());
             assert!(limits.into_keys().eq(expected));
         }
     }

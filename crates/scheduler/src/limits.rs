@@ -25,6 +25,9 @@ const TARGETS: &str = "target";
 /// The limit of runs per server, followed by the server.
 const SERVERS: &str = "server";
 
+/// Servers with a limit of their own. The queue has room for 1,000 limits with a setting, and remotes need some.
+const SERVERS_MAX: usize = 900;
+
 /// Before the limits of the settings are written again after a failure.
 const LIMITS_PAUSE: Duration = Duration::from_secs(5);
 
@@ -61,6 +64,11 @@ impl ServerLimit {
 
 impl Options {
     pub(crate) fn validate_limits(&self) -> Result<(), Invalid> {
+        if self.server_limits.len() > SERVERS_MAX {
+            return Err(Invalid::new(format!(
+                "`server_limits` has more than {SERVERS_MAX} servers"
+            )));
+        }
         for (server, limit) in &self.server_limits {
             if server_of(&format!("http://{server}/")).as_deref() != Some(server) {
                 return Err(Invalid::new(format!(
@@ -156,16 +164,17 @@ impl Replications {
         let (jobs, ty) = (&self.0.jobs, &self.0.ty);
         let wanted = self.options().limits();
         let stored = jobs.limits(ty).await?;
+        // Those of remotes follow their documents.
+        let is_own = |name: &&LimitName| remote_of(name).is_none();
+        let own = stored.keys().filter(is_own);
+        // First, for there is room for a limited number.
+        for name in own.filter(|name| !wanted.contains_key(name)) {
+            jobs.set_limit(ty, name, None).await?;
+        }
         for (name, limit) in &wanted {
             if stored.get(name) != Some(limit) {
                 jobs.set_limit(ty, name, Some(*limit)).await?;
             }
-        }
-        // Those of remotes follow their documents.
-        let is_own = |name: &&LimitName| remote_of(name).is_none();
-        let stored = stored.keys().filter(is_own);
-        for name in stored.filter(|name| !wanted.contains_key(name)) {
-            jobs.set_limit(ty, name, None).await?;
         }
         Ok(())
     }
@@ -234,6 +243,7 @@ fn server_of(url: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::Setup;
 
     fn shown(source: &str, target: &str) -> Shown {
         Shown {
@@ -288,6 +298,34 @@ mod tests {
         assert_eq!(text(key).len(), "target|".len() + 32);
     }
 
+    /// As many servers as there may be, and then as many others.
+    #[tokio::test]
+    async fn all_servers_may_change_at_once() {
+        let store = store::Store::open("memory:").await.unwrap();
+        let jobs = jobs::Jobs::new(
+            store.clone(),
+            jobs::Clock::system(),
+            jobs::Entropy::from_os(),
+        );
+        let docs = docstore::DocStore::new(store, docstore::Options::default());
+        let replications = Replications::open(jobs, docs, Setup::default())
+            .await
+            .unwrap();
+        for first in [0, SERVERS_MAX] {
+            let servers = first..first + SERVERS_MAX;
+            let limits = servers.map(|nth| (format!("s{nth}:80"), ServerLimit::Runs(1)));
+            let options = Options {
+                server_limits: limits.collect(),
+                ..Options::default()
+            };
+            replications.set_options(options).unwrap();
+            replications.apply_limits().await.unwrap();
+            let (jobs, ty) = (&replications.0.jobs, &replications.0.ty);
+            let stored = jobs.limits(ty).await.unwrap();
+            assert_eq!(stored, replications.options().limits());
+        }
+    }
+
     #[test]
     fn limits_of_servers_are_checked() {
         let problem = |json: &str| options(json).validate().unwrap_err().to_string();
@@ -298,6 +336,13 @@ mod tests {
             problem(r#"{"server_limits":{"a:1":{"starts":1,"per_sec":0}}}"#).contains("a second")
         );
         assert!(problem(r#"{"max_runs_per_server":10001}"#).contains("10000"));
+        let servers = (0..=SERVERS_MAX).map(|nth| (format!("s{nth}:80"), ServerLimit::Runs(1)));
+        let many = Options {
+            server_limits: servers.collect(),
+            ..Options::default()
+        };
+        let problem = many.validate().unwrap_err().to_string();
+        assert!(problem.contains("more than 900 servers"), "{problem}");
         let rate = options(r#"{"server_limits":{"a:1":{"starts":5,"per_sec":60}}}"#);
         rate.validate().unwrap();
         assert_eq!(rate.limits()[&name(SERVERS, "a:1")], Limit::per(5, 60_000));

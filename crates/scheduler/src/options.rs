@@ -34,8 +34,8 @@ pub struct Options {
     /// is below `local_endpoint_base_url`. 0 means no limit. Runs of remotes are limited by `threads` instead. All nodes
     /// need the same value.
     pub max_runs_per_server: u32,
-    /// Maximum for single servers, by `HOST:PORT`: a number of runs at a time, or `{ starts = 10, per_sec = 60 }`. Does
-    /// not apply to runs of remotes. All nodes need the same values.
+    /// Maximum for single servers, by `HOST:PORT`: a number of runs at a time, or `{ starts = 10, per_sec = 60 }`. At most
+    /// 900 servers. Does not apply to runs of remotes. All nodes need the same values.
     pub server_limits: BTreeMap<String, ServerLimit>,
     /// Seconds between scheduler cycles, and before a job that was stopped to make room can run
     /// again.
