@@ -31,8 +31,17 @@ pub(crate) const ASLEEP_MS: i64 = PARKED_MS - 1;
 pub struct Sleeper {
     pub database: String,
     pub job: JobId,
-    /// The last sequence of the source when it fell asleep.
+    /// The last sequence of the source when it fell asleep; `null` if it has changes to copy and is due by itself.
     pub seq: Seq,
+    /// Another sequence under which the server lists the database, although it has no later changes.
+    pub listed: Option<Seq>,
+}
+
+impl Sleeper {
+    /// Whether a database that is listed with this sequence has no later changes.
+    pub fn is_at(&self, seq: &Seq) -> bool {
+        self.seq.is_same(seq) || self.listed.as_ref().is_some_and(|one| one.is_same(seq))
+    }
 }
 
 /// How a server's databases are followed, as nodes tell each other and users see it.
@@ -165,8 +174,13 @@ impl Replications {
                 let mut sleepers = Vec::new();
                 for row in rows.collect().await? {
                     let (database, job) = keys::sleeper(&row.key)?;
-                    let seq = Seq::from_value(&Wake::decode(&row.value)?.seq);
-                    sleepers.push(Sleeper { database, job, seq });
+                    let wake = Wake::decode(&row.value)?;
+                    sleepers.push(Sleeper {
+                        database,
+                        job,
+                        seq: Seq::from_value(&wake.seq),
+                        listed: wake.listed.as_ref().map(Seq::from_value),
+                    });
                 }
                 Ok::<_, ServiceError>(sleepers)
             })
@@ -195,6 +209,34 @@ impl Replications {
             }
         }
         Ok(still)
+    }
+
+    /// Records sequences under which a server lists databases that have not changed, with those of these sleepers that
+    /// have slept ever since.
+    pub async fn list_sleepers_at(
+        &self,
+        server: &str,
+        sleepers: &[(Sleeper, Seq)],
+    ) -> Result<(), ServiceError> {
+        (self.0.jobs.store())
+            .transact("list_sleepers_at", |tx| async move {
+                let tx = &tx;
+                let list = sleepers.iter().map(|(sleeper, listed)| async move {
+                    let key = keys::wake(server, &sleeper.database, &sleeper.job);
+                    let Some(row) = tx.get(&key).await? else {
+                        return Ok(());
+                    };
+                    let mut wake = Wake::decode(&row)?;
+                    if Seq::from_value(&wake.seq) == sleeper.seq {
+                        wake.listed = serde_json::from_str(listed.as_json()).ok();
+                        tx.set(&key, &wake.encode());
+                    }
+                    Ok::<_, ServiceError>(())
+                });
+                try_join_all(list).await?;
+                Ok(())
+            })
+            .await
     }
 }
 

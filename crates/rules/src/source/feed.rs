@@ -9,6 +9,7 @@ use couch::{
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::options::{FeedKind, Source};
+use super::sweep::NAMES_MAX;
 use crate::rule::Event;
 
 /// A feed that is silent for three of these is dropped and opened again.
@@ -166,4 +167,20 @@ async fn now(server: &Server) -> Result<Seq, Error> {
         .await?;
     while updates.next().await?.is_some() {}
     Ok(updates.last_seq().cloned().unwrap_or(from_now))
+}
+
+/// A feed may repeat that a database was deleted after it was made anew, as when shards of `_global_changes` are read
+/// again: its replications must not be forgotten. Without `_dbs_info` the feed has to do.
+pub(super) async fn check_deleted(connection: &Server, databases: &mut BTreeMap<String, Event>) {
+    let deleted = databases
+        .iter()
+        .filter(|(_, event)| **event == Event::Deleted);
+    let deleted: Vec<String> = deleted.map(|(name, _)| name.clone()).collect();
+    for names in deleted.chunks(NAMES_MAX) {
+        let Ok(listed) = connection.dbs_info(names).await else {
+            return;
+        };
+        let there = listed.into_iter().filter(|one| one.update_seq.is_some());
+        databases.extend(there.map(|one| (one.name, Event::Updated)));
+    }
 }

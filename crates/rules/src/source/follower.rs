@@ -1,6 +1,8 @@
 //! Follows one source while its job is held.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::pin::pin;
 use std::time::Duration;
 
 use couch::{Error, Network, Server};
@@ -9,13 +11,13 @@ use scheduler::{Following, Replications, ServiceError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::feed::{Feed, request_options};
+use super::feed::{Batch, Feed, check_deleted, request_options};
 use super::metrics;
 use super::options::{FeedKind, Source};
 use super::position::Position;
 use super::reactions::{Reactions, RuleBook};
 use super::seed::seed_forever;
-use super::sweep::{Misses, NAMES_MAX, Stopped, Sweep};
+use super::sweep::{Found, Misses, Stopped, Sweeper, Sweeps};
 use crate::rule::Event;
 
 /// Jobs that one transaction wakes.
@@ -24,16 +26,18 @@ pub(super) const WAKES: usize = 400;
 const REFUSED_PAUSE: Duration = Duration::from_mins(10);
 /// After one failure, and the maximum after many.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-/// How much later than `_dbs_info` a feed may report a change.
+/// How much later than `_dbs_info` a feed may report a change. One that ends sooner without an update has failed.
 pub(super) const FEED_DELAY: Duration = Duration::from_secs(5);
+/// Before the next choice is tried instead of a feed that fails while its server answers other requests.
+const FAILING_MAX: Duration = Duration::from_mins(5);
 /// A feed that missed this many changes within this many comparisons is not trusted any more.
 const MISSES_MAX: u64 = 3;
 const MISSES_SWEEPS: u32 = 60;
 
 /// Why a feed is not read any more.
 enum End {
-    /// The server does not allow it.
-    Refused(Error),
+    /// The server does not allow it, or does not serve it for this reason.
+    Refused(String),
     /// It misses updates.
     Untrusted,
     /// A better one may be there again.
@@ -48,6 +52,16 @@ impl From<ServiceError> for End {
     }
 }
 
+/// How the feed does that is read.
+#[derive(Default)]
+struct Health {
+    /// Since when it has been open.
+    opened: Option<Instant>,
+    /// Since when it has failed while its server answers other requests.
+    failing: Option<Instant>,
+    misses: Misses,
+}
+
 pub(super) struct Follower<'a> {
     pub(super) replications: &'a Replications,
     pub(super) network: &'a Network,
@@ -57,8 +71,10 @@ pub(super) struct Follower<'a> {
     pub(super) reactions: Reactions<'a>,
     pub(super) position: Position,
     pub(super) saved: Instant,
-    /// Whether there is no feed, so that sequences are compared often.
+    health: Health,
+    /// Whether no feed is open, so that sequences are compared often.
     polls: watch::Sender<bool>,
+    sweeps: Sweeps<'a>,
 }
 
 /// This node does not follow the source any more.
@@ -87,7 +103,9 @@ impl<'a> Follower<'a> {
             },
             task,
             saved: Instant::now(),
-            polls: watch::Sender::new(false),
+            health: Health::default(),
+            polls: watch::Sender::new(true),
+            sweeps: Sweeps::none(),
         }
     }
 
@@ -97,28 +115,30 @@ impl<'a> Follower<'a> {
         Err(error.into())
     }
 
-    async fn follow(&mut self) -> Result<std::convert::Infallible, ServiceError> {
+    async fn follow(&mut self) -> Result<Infallible, ServiceError> {
         let server = self.server().to_owned();
         if self.position.server != server {
-            if !self.position.server.is_empty() {
-                stop_following(self.replications, &self.position.server).await?;
-            }
             self.position = Position {
                 server,
                 ..Position::default()
             };
         }
-        let mut pause = RETRY_PAUSES.0;
+        let mut failures = 0;
         let connection = loop {
             let (server, options) = (self.source.server().clone(), request_options());
             match self.network.server(server, options).await {
                 Ok(server) => break server,
                 Err(error) => {
-                    self.set_reason(Some(&error)).await?;
-                    sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_PAUSES.1);
+                    self.set_reason(wire::chain(&error)).await?;
+                    failures += 1;
+                    sleep(pause_after(failures)).await;
                 }
             }
+        };
+        let sweeper = self.sweeper(&connection);
+        self.sweeps = match self.position.since {
+            Some(_) => sweeper.sweeps(),
+            None => sweeper.sweeps_at_once(),
         };
         let (reactions, polls) = (self.reactions.for_looks(), self.polls.subscribe());
         tokio::select! {
@@ -128,24 +148,21 @@ impl<'a> Follower<'a> {
     }
 
     /// Follows the source by the best feed that the server allows.
-    async fn follow_by_choice(
-        &mut self,
-        connection: &Server,
-    ) -> Result<std::convert::Infallible, ServiceError> {
+    async fn follow_by_choice(&mut self, connection: &Server) -> Result<Infallible, ServiceError> {
         let mut skipped: &[FeedKind] = &[];
         loop {
             let choices = self.source.options().feed.choices();
             let mut again = false;
             for kind in choices.iter().filter(|kind| !skipped.contains(kind)) {
-                let is_first = *kind == choices[0];
-                self.reactions.heard.restart(*kind != FeedKind::DbsInfo);
-                let end = match kind {
-                    FeedKind::DbsInfo => self.poll(connection, is_first).await,
+                self.health = Health::default();
+                self.set_polls(true);
+                let Err(end) = match kind {
+                    FeedKind::DbsInfo => self.poll(connection).await,
                     kind => self.read(*kind, connection).await,
                 };
                 skipped = &[];
                 match end {
-                    End::Refused(error) => self.set_reason(Some(&error)).await?,
+                    End::Refused(reason) => self.set_reason(reason).await?,
                     End::Untrusted if choices.contains(&FeedKind::DbsInfo) => {
                         skipped = &[FeedKind::DbUpdates, FeedKind::GlobalChanges];
                         again = true;
@@ -164,7 +181,6 @@ impl<'a> Follower<'a> {
                     "a source cannot be followed; its replications keep connections of their own"
                 );
                 self.position.feed = None;
-                self.reactions.heard.restart(false);
                 self.polls.send_replace(false);
                 let server = self.position.server.clone();
                 stop_following(self.replications, &server).await?;
@@ -184,125 +200,160 @@ impl<'a> Follower<'a> {
         self.source.server().url_text()
     }
 
-    /// Reads a feed, and compares sequences in between.
-    async fn read(&mut self, kind: FeedKind, connection: &Server) -> End {
-        let mut pause = RETRY_PAUSES.0;
-        let mut misses = Misses::default();
+    fn sweeper(&self, connection: &Server) -> Sweeper<'a> {
+        let polls = self.polls.subscribe();
+        Sweeper::new(self.replications, self.source, connection, polls)
+    }
+
+    /// Says whether no feed is open: then sequences are compared often, and no change can be missed.
+    fn set_polls(&self, polls: bool) {
+        let is_new = |before: &mut bool| std::mem::replace(before, polls) != polls;
+        if self.polls.send_if_modified(is_new) {
+            self.reactions.heard.restart(!polls);
+        }
+    }
+
+    /// Reads a feed, opening it again whenever it ends.
+    async fn read(&mut self, kind: FeedKind, connection: &Server) -> Result<Infallible, End> {
+        let is_last = self.source.options().feed.choices().last() == Some(&kind);
         if self.position.feed != Some(kind) {
             self.position.since = None;
         }
+        let mut failures = 0;
         loop {
-            let of = (self.network, connection);
-            let opened = Feed::open(kind, self.source, of, self.position.since.as_ref()).await;
-            let error = match opened {
-                Ok((feed, since)) => {
-                    if self.position.since.is_none() {
-                        self.position.since = Some(since);
-                    }
-                    if let Err(error) = self.followed_by(kind, None).await {
-                        return End::Failed(error);
-                    }
-                    pause = RETRY_PAUSES.0;
-                    match self.read_on(feed, connection, &mut misses).await {
-                        Ok(()) => continue,
-                        Err(End::Refused(error)) => error,
-                        Err(end) => return end,
-                    }
-                }
-                Err(error) => error,
+            let updates = self.position.updates;
+            let error = Box::pin(self.read_once(kind, connection)).await?;
+            let opened = self.health.opened.take();
+            let lasted = opened.is_some_and(|opened| opened.elapsed() >= FEED_DELAY);
+            let is_healthy = lasted || self.position.updates > updates;
+            if is_healthy {
+                (self.health.failing, failures) = (None, 0);
+            }
+            let reason = match error {
+                None if is_healthy => continue,
+                None => "the feed ended at once".to_owned(),
+                Some(error) => wire::chain(&error),
             };
-            if !error.is_refusal() {
-                tracing::debug!(source = self.source.name(), %error, "cannot read a feed");
-                if let Err(error) = self.set_reason(Some(&error)).await {
-                    return End::Failed(error);
+            if !is_healthy {
+                self.set_polls(true);
+                let failing = *self.health.failing.get_or_insert_with(Instant::now);
+                if failing.elapsed() >= FAILING_MAX && !is_last {
+                    return Err(End::Refused(reason));
                 }
-                sleep(pause).await;
-                pause = (pause * 2).min(RETRY_PAUSES.1);
-            } else if self.position.since.take().is_some() {
-                // The server does not know this position any more: any database may have changed.
-                self.reactions.heard.restart(true);
-                let server = self.server().to_owned();
-                if let Err(error) = wake_all(self.replications, &server).await {
-                    return End::Failed(error);
+            }
+            tracing::debug!(
+                source = self.source.name(),
+                error = reason,
+                "cannot read a feed"
+            );
+            self.set_reason(reason).await?;
+            failures += 1;
+            self.meanwhile(sleep(pause_after(failures))).await?;
+        }
+    }
+
+    /// Opens a feed and reads it to its end. Returns why it ended, if by an error.
+    async fn read_once(
+        &mut self,
+        kind: FeedKind,
+        connection: &Server,
+    ) -> Result<Option<Error>, End> {
+        let since = self.position.since.clone();
+        let opening = Feed::open(
+            kind,
+            self.source,
+            (self.network, connection),
+            since.as_ref(),
+        );
+        let (mut feed, begin) = match self.meanwhile(opening).await? {
+            Ok(opened) => opened,
+            Err(error) if error.is_refusal() && since.is_none() => {
+                return Err(End::Refused(wire::chain(&error)));
+            }
+            Err(error) => {
+                if error.is_refusal() {
+                    // The server does not know this position any more: any database may have changed.
+                    self.position.since = None;
+                    let server = self.server().to_owned();
+                    wake_all(self.replications, &server).await?;
                 }
-            } else {
-                return End::Refused(error);
+                return Ok(Some(error));
+            }
+        };
+        if since.is_none() {
+            self.position.since = Some(begin);
+            self.sweeps = self.sweeper(connection).sweeps_at_once();
+        }
+        self.followed_by(kind, None).await?;
+        self.set_polls(false);
+        self.health.opened = Some(Instant::now());
+        let options = self.source.options();
+        loop {
+            let batch = feed.batch(options.batch_rows, options.batch());
+            match self.meanwhile(batch).await? {
+                Ok(Some(batch)) => self.handle(batch, connection).await?,
+                Ok(None) => return Ok(None),
+                Err(error) => return Ok(Some(error)),
             }
         }
     }
 
-    /// Reads an open feed to its end, and compares sequences meanwhile. `End::Refused` has any error of the connection.
-    async fn read_on(
-        &mut self,
-        mut feed: Feed,
-        connection: &Server,
-        misses: &mut Misses,
-    ) -> Result<(), End> {
-        let (source, replications) = (self.source, self.replications);
-        let (options, server) = (source.options(), self.server().to_owned());
-        let look = |begun: Option<Sweep>| {
-            let server = &server;
-            Box::pin(async move {
-                let mut sweep = if let Some(sweep) = begun {
-                    sweep
-                } else {
-                    sleep(options.sweep()).await;
-                    Sweep::new(Some(FEED_DELAY))
-                };
-                let found = sweep.next(replications, (server, connection)).await;
-                (sweep, found)
-            })
-        };
-        let mut looking = look(None);
+    async fn handle(&mut self, batch: Batch, connection: &Server) -> Result<(), ServiceError> {
+        let source = self.source;
+        self.position.updates += batch.updates;
+        self.position.since = batch.since.or(self.position.since.take());
+        metrics::counted(source.name(), batch.updates);
+        let mut databases = batch.databases;
+        databases.retain(|name, _| source.follows(name));
+        self.reactions.heard.report(databases.keys());
+        check_deleted(connection, &mut databases).await;
+        self.wake(&databases).await
+    }
+
+    /// Waits for something, and deals meanwhile with what sweeps find.
+    async fn meanwhile<T>(&mut self, awaited: impl Future<Output = T>) -> Result<T, End> {
+        let mut awaited = pin!(awaited);
         loop {
             tokio::select! {
-                batch = feed.batch(options.batch_rows, options.batch()) => {
-                    let Some(batch) = batch.map_err(End::Refused)? else {
-                        return Ok(());
-                    };
-                    self.position.updates += batch.updates;
-                    self.position.since = batch.since.or(self.position.since.take());
-                    metrics::counted(source.name(), batch.updates);
-                    let mut databases = batch.databases;
-                    databases.retain(|name, _| source.follows(name));
-                    self.reactions.heard.report(databases.keys());
-                    check_deleted(connection, &mut databases).await;
-                    self.wake(&databases).await?;
-                }
-                (sweep, found) = &mut looking => match found {
-                    Ok(Some(mut names)) => {
-                        looking = look(Some(sweep));
-                        names.append(&mut self.reactions.heard.missed());
-                        self.missed(names, misses).await?;
-                    }
-                    Ok(None) => {
-                        looking = look(None);
-                        self.wake(&BTreeMap::new()).await?;
-                    }
+                done = &mut awaited => return Ok(done),
+                found = self.sweeps.next() => match found {
+                    Ok(found) => Box::pin(self.compared(found)).await?,
                     // Without `_dbs_info` the feed has to do.
-                    Err(Stopped::Server(_)) => looking = look(None),
+                    Err(Stopped::Server(_)) => self.health.failing = None,
                     Err(Stopped::Store(error)) => return Err(error.into()),
                 },
             }
         }
     }
 
-    /// Wakes what sleeps on databases whose changes were not reported, and counts that.
-    async fn missed(&mut self, mut names: Vec<String>, misses: &mut Misses) -> Result<(), End> {
+    /// Wakes what sleeps on databases that have changed, and counts those that the feed should have reported.
+    async fn compared(&mut self, found: Option<Found>) -> Result<(), End> {
+        let Some(found) = found else {
+            return Ok(self.wake(&BTreeMap::new()).await?);
+        };
+        let (source, mut missed) = (self.source, self.reactions.heard.missed());
+        let mut names = found.unknown;
+        let opened = self.health.opened;
+        if opened.is_some() && found.began >= opened {
+            missed.extend(found.changed);
+        } else {
+            names.extend(found.changed);
+        }
+        missed.sort_unstable();
+        missed.dedup();
+        names.extend_from_slice(&missed);
         if names.is_empty() {
             return Ok(());
         }
-        names.sort_unstable();
-        names.dedup();
         self.reactions.heard.report(&names);
-        let source = self.source;
         // Changes of excluded databases were reported, and ignored.
-        let missed = names.iter().filter(|name| source.follows(name)).count() as u64;
+        let missed = missed.iter().filter(|name| source.follows(name)).count() as u64;
         self.position.missed += missed;
         metrics::missed(source.name(), missed);
-        self.wake(&updated(names)).await?;
+        let updated = names.into_iter().map(|name| (name, Event::Updated));
+        self.wake(&updated.collect()).await?;
         let memory = source.options().sweep() * MISSES_SWEEPS;
-        let missed = misses.add(missed, Instant::now(), memory);
+        let missed = (self.health.misses).add(missed, Instant::now(), memory);
         if missed < MISSES_MAX {
             return Ok(());
         }
@@ -316,48 +367,28 @@ impl<'a> Follower<'a> {
     }
 
     /// Compares sequences only.
-    async fn poll(&mut self, connection: &Server, is_first_choice: bool) -> End {
-        match self.poll_on(connection, is_first_choice).await {
-            Ok(()) => End::TryBetter,
-            Err(end) => end,
-        }
-    }
-
-    async fn poll_on(&mut self, connection: &Server, is_first_choice: bool) -> Result<(), End> {
+    async fn poll(&mut self, connection: &Server) -> Result<Infallible, End> {
+        let is_first_choice = self.source.options().feed.choices()[0] == FeedKind::DbsInfo;
         let until = Instant::now() + REFUSED_PAUSE;
         self.position.since = None;
-        let (mut pause, server) = (RETRY_PAUSES.0, self.server().to_owned());
-        let (replications, options) = (self.replications, self.source.options());
-        let reason = self.position.reason.clone();
         if let Err(error) = connection.dbs_info(&[]).await
             && error.is_refusal()
         {
-            return Err(End::Refused(error));
+            return Err(End::Refused(wire::chain(&error)));
         }
+        let reason = self.position.reason.take().filter(|_| !is_first_choice);
         self.followed_by(FeedKind::DbsInfo, reason).await?;
-        let (mut sweep, mut began) = (Sweep::new(None), Instant::now());
         while is_first_choice || Instant::now() < until {
-            match sweep.next(replications, (&server, connection)).await {
-                Ok(Some(names)) if names.is_empty() => {}
-                Ok(Some(names)) => self.wake(&updated(names)).await?,
-                Ok(None) => {
-                    self.wake(&BTreeMap::new()).await?;
-                    pause = RETRY_PAUSES.0;
-                    sleep(options.poll(began.elapsed(), 0)).await;
-                    (sweep, began) = (Sweep::new(None), Instant::now());
-                }
-                Err(Stopped::Store(error)) => return Err(error.into()),
+            match self.sweeps.next().await {
+                Ok(found) => self.compared(found).await?,
                 Err(Stopped::Server(error)) if error.is_refusal() => {
-                    return Err(End::Refused(error));
+                    return Err(End::Refused(wire::chain(&error)));
                 }
-                Err(Stopped::Server(_)) => {
-                    sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_PAUSES.1);
-                    (sweep, began) = (Sweep::new(None), Instant::now());
-                }
+                Err(Stopped::Server(_)) => {}
+                Err(Stopped::Store(error)) => return Err(error.into()),
             }
         }
-        Ok(())
+        Err(End::TryBetter)
     }
 
     /// From here on the source is followed by this feed.
@@ -366,12 +397,6 @@ impl<'a> Follower<'a> {
         kind: FeedKind,
         reason: Option<String>,
     ) -> Result<(), ServiceError> {
-        self.polls.send_replace(kind == FeedKind::DbsInfo);
-        if self.position.feed == Some(kind) && self.position.reason == reason {
-            // The node that followed it before has said so in the store, but this one not in its metrics.
-            self.show(Some(kind));
-            return Ok(());
-        }
         if self.position.feed != Some(kind) {
             tracing::info!(
                 source = self.source.name(),
@@ -380,15 +405,15 @@ impl<'a> Follower<'a> {
             );
         }
         (self.position.feed, self.position.reason) = (Some(kind), reason);
+        // Even if nothing is new to this source: another one may have followed the server until now.
         self.save().await
     }
 
-    async fn set_reason(&mut self, error: Option<&Error>) -> Result<(), ServiceError> {
-        let reason = error.map(|error| wire::chain(error));
-        if self.position.reason == reason {
+    async fn set_reason(&mut self, reason: String) -> Result<(), ServiceError> {
+        if self.position.reason.as_ref() == Some(&reason) {
             return Ok(());
         }
-        self.position.reason = reason;
+        self.position.reason = Some(reason);
         self.save().await
     }
 
@@ -455,26 +480,9 @@ async fn wake_all(replications: &Replications, server: &str) -> Result<(), Servi
     }
 }
 
-/// A feed may repeat that a database was deleted after it was made anew, as when shards of `_global_changes` are read
-/// again: its replications must not be forgotten. Without `_dbs_info` the feed has to do.
-async fn check_deleted(connection: &Server, databases: &mut BTreeMap<String, Event>) {
-    let deleted = databases
-        .iter()
-        .filter(|(_, event)| **event == Event::Deleted);
-    let deleted: Vec<String> = deleted.map(|(name, _)| name.clone()).collect();
-    for names in deleted.chunks(NAMES_MAX) {
-        let Ok(listed) = connection.dbs_info(names).await else {
-            return;
-        };
-        let there = listed.into_iter().filter(|one| one.update_seq.is_some());
-        databases.extend(there.map(|one| (one.name, Event::Updated)));
-    }
-}
-
-/// Databases that are known to have changed only.
-fn updated(names: Vec<String>) -> BTreeMap<String, Event> {
-    names
-        .into_iter()
-        .map(|name| (name, Event::Updated))
-        .collect()
+/// After this many failures in a row.
+pub(super) fn pause_after(failures: u32) -> Duration {
+    let (first, max) = RETRY_PAUSES;
+    let pause = first * 2_u32.pow(failures.saturating_sub(1).min(8));
+    pause.min(max)
 }

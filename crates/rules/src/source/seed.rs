@@ -83,7 +83,7 @@ async fn look(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stop
 }
 
 /// Waits until the next look is due, however often rules have changed since the last one.
-async fn wait(
+pub(super) async fn wait(
     polls: &mut watch::Receiver<bool>,
     options: &SourceOptions,
     looked: Instant,

@@ -120,6 +120,7 @@ impl Followers {
         let name = String::from_utf8_lossy(task.job().id.as_bytes()).into_owned();
         match self.sources.get(&name) {
             Some(source) => {
+                self.leave(&task.data.server).await?;
                 let follower = Follower::new(&self.book, &self.network, source, &task);
                 Box::pin(follower.run()).await
             }
@@ -145,10 +146,7 @@ impl Followers {
         let (jobs, job) = (task.jobs(), task.job());
         self.book.listeners.forget_source(name).await?;
         let server = &task.data.server;
-        // It may have got another name only.
-        let mut known = self.sources.values();
-        if !known.any(|source| source.server().url_text() == server) {
-            stop_following(&self.book.replications, server).await?;
+        if self.leave(server).await? {
             let forget = |tx: Transaction| async move {
                 tx.clear_range(keys::all_seeded(server));
                 tx.clear_range(keys::all_seen(server));
@@ -158,6 +156,16 @@ impl Followers {
         }
         jobs.remove(&JobType::new(FEEDS)?, &job.id).await?;
         Ok(Finish::done())
+    }
+
+    /// Lets nothing sleep on a server that a source had, unless one has it still, perhaps another. Returns whether none has.
+    async fn leave(&self, server: &str) -> Result<bool, ServiceError> {
+        let mut sources = self.sources.values();
+        let is_left = !sources.any(|source| source.server().url_text() == server);
+        if is_left && !server.is_empty() {
+            stop_following(&self.book.replications, server).await?;
+        }
+        Ok(is_left)
     }
 }
 

@@ -1,11 +1,19 @@
 //! Compares the sequences of databases with those at which replications fell asleep.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use couch::{Error, Server};
+use couch::{Error, Seq, Server};
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
 use scheduler::{Replications, ServiceError, Sleeper};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::follower::{FEED_DELAY, pause_after};
+use super::options::Source;
+use super::seed::wait;
 
 /// Databases per `_dbs_info` request: CouchDB's limit.
 pub(super) const NAMES_MAX: usize = 100;
@@ -13,8 +21,11 @@ pub(super) const NAMES_MAX: usize = 100;
 const ROWS: usize = NAMES_MAX;
 /// Between two requests, so that a sweep over a million databases does not occupy their server.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Databases that are asked for changes at the same time, and how long each may take to answer.
+const ASKED_MAX: usize = 2;
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// Why a sweep did not end.
+/// Why a request or a transaction failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Stopped {
     #[error(transparent)]
@@ -23,88 +34,225 @@ pub(super) enum Stopped {
     Store(#[from] ServiceError),
 }
 
-/// A look at all sleepers of a server, page by page, so that those of a million databases do not wait for the last one.
-pub(super) struct Sweep {
-    /// How long the feed may take to wake a sleeper before this look does.
-    grace: Option<Duration>,
-    after: Option<Sleeper>,
-    is_read: bool,
-    /// Sleepers whose database has changed, and when that counts.
-    behind: VecDeque<(Instant, Vec<Sleeper>)>,
+/// Databases that have changed since replications fell asleep on them, possibly none.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) changed: Vec<String>,
+    /// Those of which the server does not tell: the next run reports the error.
+    pub(super) unknown: Vec<String>,
+    /// When the sweep began; `None` for one that looks for changes from before the feed.
+    pub(super) began: Option<Instant>,
 }
 
-impl Sweep {
-    pub(super) fn new(grace: Option<Duration>) -> Self {
+/// One sweep after the other, forever.
+pub(super) struct Sweeps<'a>(Mutex<BoxStream<'a, Result<Option<Found>, Stopped>>>);
+
+/// Looks at all sleepers of a server again and again.
+pub(super) struct Sweeper<'a> {
+    replications: &'a Replications,
+    source: &'a Source,
+    connection: Server,
+    /// Whether there is no feed: then sweeps follow each other sooner, and do not wait for it to wake sleepers.
+    polls: watch::Receiver<bool>,
+    sweep: Option<Sweep>,
+    /// When the last sweep ended, and how long it took; `None` before the first one, if that begins at once.
+    last: Option<(Instant, Duration)>,
+    /// Errors in a row.
+    failures: u32,
+}
+
+/// A look at all sleepers, page by page, so that those of a million databases do not wait for the last one.
+struct Sweep {
+    began: Instant,
+    after: Option<Sleeper>,
+    is_read: bool,
+    /// Sleepers whose database may have changed, and when the feed should have woken them.
+    behind: VecDeque<(Instant, Vec<Moved>)>,
+}
+
+/// A sleeper whose database is listed with another sequence, or without any.
+type Moved = (Sleeper, Option<Seq>);
+
+enum Verdict {
+    Changed,
+    Unchanged,
+    Unknown,
+}
+
+impl Sweeps<'_> {
+    pub(super) fn none() -> Self {
+        Self(Mutex::new(stream::pending().boxed()))
+    }
+
+    /// What the sweep has found since the last call, `None` at its end. After an error, it continues where it was. May be
+    /// cancelled and called again.
+    pub(super) async fn next(&mut self) -> Result<Option<Found>, Stopped> {
+        // Never locked: it makes a stream `Sync`.
+        let sweeps = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        sweeps.next().await.unwrap_or(Ok(None))
+    }
+}
+
+impl<'a> Sweeper<'a> {
+    pub(super) fn new(
+        replications: &'a Replications,
+        source: &'a Source,
+        connection: &Server,
+        polls: watch::Receiver<bool>,
+    ) -> Self {
         Self {
-            grace,
-            after: None,
-            is_read: false,
-            behind: VecDeque::new(),
+            replications,
+            source,
+            connection: connection.clone(),
+            polls,
+            sweep: None,
+            last: Some((Instant::now(), Duration::ZERO)),
+            failures: 0,
         }
     }
 
-    /// More databases that have changed since replications fell asleep on them, possibly none; with a grace, only those
-    /// whose sleepers were not woken within it. `None` at the end.
-    pub(super) async fn next(
-        &mut self,
-        replications: &Replications,
-        server: (&str, &Server),
-    ) -> Result<Option<Vec<String>>, Stopped> {
-        let is_due = (self.behind.front()).is_some_and(|(at, _)| *at <= Instant::now());
-        if !is_due && !self.is_read {
-            let moved = self.read(replications, server).await?;
-            let Some(grace) = self.grace else {
-                return Ok(Some(names(moved)));
-            };
-            if !moved.is_empty() {
-                self.behind.push_back((Instant::now() + grace, moved));
-            }
-            return Ok(Some(Vec::new()));
+    pub(super) fn sweeps(self) -> Sweeps<'a> {
+        let next = |mut sweeper: Self| async move {
+            let found = sweeper.next().await;
+            Some((found, sweeper))
+        };
+        Sweeps(Mutex::new(stream::unfold(self, next).boxed()))
+    }
+
+    /// The same, beginning at once, with a sweep for changes from before the feed.
+    pub(super) fn sweeps_at_once(self) -> Sweeps<'a> {
+        Self { last: None, ..self }.sweeps()
+    }
+
+    async fn next(&mut self) -> Result<Option<Found>, Stopped> {
+        if self.failures > 0 {
+            sleep(pause_after(self.failures)).await;
+        } else if self.sweep.is_none()
+            && let Some((ended, took)) = self.last
+        {
+            wait(&mut self.polls, self.source.options(), ended, took, 0).await;
         }
-        let Some((at, moved)) = self.behind.pop_front() else {
+        let mut sweep = self.sweep.take().unwrap_or_else(Sweep::begin);
+        let found = self.advance(&mut sweep).await;
+        match &found {
+            Ok(None) => self.last = Some((Instant::now(), sweep.began.elapsed())),
+            Ok(Some(_)) | Err(_) => self.sweep = Some(sweep),
+        }
+        self.failures = if found.is_ok() { 0 } else { self.failures + 1 };
+        found
+    }
+
+    async fn advance(&self, sweep: &mut Sweep) -> Result<Option<Found>, Stopped> {
+        let is_due = (sweep.behind.front()).is_some_and(|(at, _)| *at <= Instant::now());
+        if !is_due && !sweep.is_read {
+            let moved = self.read(sweep).await?;
+            if self.last.is_none() || *self.polls.borrow() {
+                return Ok(Some(self.ask(sweep, moved).await?));
+            }
+            if !moved.is_empty() {
+                sweep.behind.push_back((Instant::now() + FEED_DELAY, moved));
+            }
+            return Ok(Some(Found::default()));
+        }
+        let Some((at, mut moved)) = sweep.behind.pop_front() else {
             return Ok(None);
         };
         sleep_until(at).await;
-        let still = replications.still_asleep(server.0, &moved).await?;
-        Ok(Some(names(still)))
+        let sleepers: Vec<Sleeper> = moved.iter().map(|(sleeper, _)| sleeper.clone()).collect();
+        let server = self.source.server().url_text();
+        let still = self.replications.still_asleep(server, &sleepers).await?;
+        moved.retain(|(sleeper, _)| still.contains(sleeper));
+        Ok(Some(self.ask(sweep, moved).await?))
     }
 
-    /// Those of the next page of sleepers whose database has changed, in the order of the databases.
-    async fn read(
-        &mut self,
-        replications: &Replications,
-        server: (&str, &Server),
-    ) -> Result<Vec<Sleeper>, Stopped> {
-        let after = self.after.as_ref();
-        let sleepers = replications.sleepers(server.0, after, ROWS).await?;
-        self.is_read = sleepers.len() < ROWS;
-        self.after = sleepers.last().cloned();
+    /// Those of the next page of sleepers whose database may have changed, in the order of the databases.
+    async fn read(&self, sweep: &mut Sweep) -> Result<Vec<Moved>, Stopped> {
+        let (server, after) = (self.source.server().url_text(), sweep.after.as_ref());
+        let sleepers = self.replications.sleepers(server, after, ROWS).await?;
+        let (is_read, last) = (sleepers.len() < ROWS, sleepers.last().cloned());
         let mut by_database: BTreeMap<String, Vec<Sleeper>> = BTreeMap::new();
-        for sleeper in sleepers {
+        // One without a sequence has changes to copy already, and waits for its time.
+        for sleeper in sleepers.into_iter().filter(|one| !one.seq.is_null()) {
             let of = by_database.entry(sleeper.database.clone()).or_default();
             of.push(sleeper);
         }
         let names: Vec<String> = by_database.keys().cloned().collect();
         let mut moved = Vec::new();
-        for listed in server.1.dbs_info(&names).await? {
+        for listed in self.connection.dbs_info(&names).await? {
             let sleepers = by_database.remove(&listed.name).unwrap_or_default();
-            moved.extend(sleepers.into_iter().filter(|sleeper| {
-                // A missing database counts as changed: the next run reports the error.
-                !(listed.update_seq.as_ref()).is_some_and(|seq| seq.is_same(&sleeper.seq))
-            }));
+            let behind = |sleeper: &Sleeper| {
+                let listed = listed.update_seq.as_ref();
+                !listed.is_some_and(|seq| sleeper.is_at(seq))
+            };
+            let sleepers = sleepers.into_iter().filter(behind);
+            moved.extend(sleepers.map(|sleeper| (sleeper, listed.update_seq.clone())));
         }
         sleep(PAUSE).await;
+        (sweep.is_read, sweep.after) = (is_read, last.or(sweep.after.take()));
         Ok(moved)
+    }
+
+    /// Asks the databases themselves whether they have changes. Servers count more than these: CouchDB also new rights, and
+    /// it adds up the sequences of whichever copies of a database's shards answer first.
+    async fn ask(&self, sweep: &Sweep, moved: Vec<Moved>) -> Result<Found, Stopped> {
+        let mut by_database: BTreeMap<String, Vec<Moved>> = BTreeMap::new();
+        for one in moved {
+            let of = by_database.entry(one.0.database.clone()).or_default();
+            of.push(one);
+        }
+        let asked = by_database.into_iter().map(|(name, moved)| async move {
+            let verdict = self.verdict(&name, &moved).await;
+            (name, moved, verdict)
+        });
+        let mut asked = stream::iter(asked).buffered(ASKED_MAX);
+        let mut found = Found {
+            began: self.last.map(|_| sweep.began),
+            ..Found::default()
+        };
+        let mut unchanged = Vec::new();
+        while let Some((name, moved, verdict)) = asked.next().await {
+            match verdict {
+                Verdict::Changed => found.changed.push(name),
+                Verdict::Unknown => found.unknown.push(name),
+                Verdict::Unchanged => unchanged.extend(moved),
+            }
+        }
+        if !unchanged.is_empty() {
+            let server = self.source.server().url_text();
+            let listed = unchanged
+                .into_iter()
+                .filter_map(|(sleeper, listed)| Some((sleeper, listed?)));
+            let listed: Vec<_> = listed.collect();
+            self.replications.list_sleepers_at(server, &listed).await?;
+        }
+        Ok(found)
+    }
+
+    async fn verdict(&self, database: &str, moved: &[Moved]) -> Verdict {
+        for (sleeper, listed) in moved {
+            if listed.is_none() {
+                return Verdict::Unknown;
+            }
+            let asked = self.connection.has_changes(database, &sleeper.seq);
+            match timeout(ANSWER_MAX, asked).await {
+                Ok(Ok(true)) => return Verdict::Changed,
+                Ok(Ok(false)) => {}
+                Ok(Err(_)) | Err(_) => return Verdict::Unknown,
+            }
+        }
+        Verdict::Unchanged
     }
 }
 
-fn names(sleepers: Vec<Sleeper>) -> Vec<String> {
-    let mut names: Vec<_> = sleepers
-        .into_iter()
-        .map(|sleeper| sleeper.database)
-        .collect();
-    names.dedup();
-    names
+impl Sweep {
+    fn begin() -> Self {
+        Self {
+            began: Instant::now(),
+            after: None,
+            is_read: false,
+            behind: VecDeque::new(),
+        }
+    }
 }
 
 /// Changes that a feed has not reported lately.

@@ -205,20 +205,32 @@ impl World {
 
     /// A node that follows the peer.
     pub(crate) async fn node(&self, options: SourceOptions) -> Node {
-        self.start("peer", options, true).await
+        self.node_with([("peer", options)]).await
     }
 
     /// A node that follows the peer before it has read the rules.
     pub(crate) async fn early_node(&self, options: SourceOptions) -> Node {
-        self.start("peer", options, false).await
+        self.start([("peer", options)], false).await
     }
 
     /// A node that follows the peer as the source of another name.
     pub(crate) async fn renaming_node(&self, options: SourceOptions) -> Node {
-        self.start("renamed", options, true).await
+        self.node_with([("renamed", options)]).await
     }
 
-    async fn start(&self, source: &str, options: SourceOptions, reads_rules: bool) -> Node {
+    /// A node with these sources, which are the peer unless they have a URL.
+    pub(crate) async fn node_with<const N: usize>(
+        &self,
+        sources: [(&str, SourceOptions); N],
+    ) -> Node {
+        self.start(sources, true).await
+    }
+
+    async fn start<const N: usize>(
+        &self,
+        sources: [(&str, SourceOptions); N],
+        reads_rules: bool,
+    ) -> Node {
         let replications = service(&self.nodes, &self.passwords).await;
         let jobs = replications.jobs().clone();
         let holder = Holder::new("n").unwrap();
@@ -228,13 +240,15 @@ impl World {
             ..NetworkOptions::default()
         };
         let network = Network::new(network, [7; 32]).unwrap();
-        let options = SourceOptions {
-            url: Some(options.url)
-                .filter(|url| !url.is_empty())
-                .unwrap_or_else(|| self.peer.url()),
-            ..options
-        };
-        let source = options.source(source, |_| None).unwrap();
+        let sources = sources.map(|(name, options)| {
+            let options = SourceOptions {
+                url: Some(options.url)
+                    .filter(|url| !url.is_empty())
+                    .unwrap_or_else(|| self.peer.url()),
+                ..options
+            };
+            options.source(name, |_| None).unwrap()
+        });
         let feeds = Followers::register(&jobs).await.unwrap();
         let rules = Rules::new(replications.clone());
         let listeners = Listeners::open(rules.clone()).await.unwrap();
@@ -244,11 +258,11 @@ impl World {
         let listening = Listening {
             listeners,
             rules: compiled,
-            sources: watch::channel(Arc::from([source.clone()])).1,
+            sources: watch::channel(Arc::from(sources.clone())).1,
             network: network.clone(),
             sender: Recorder(self.sent.clone()),
         };
-        let followers = Followers::new(book, network.clone(), holder.clone(), vec![source]);
+        let followers = Followers::new(book, network.clone(), holder.clone(), sources.to_vec());
         let ty = replications.job_type().clone();
         let (acceptor, handle) = Acceptor::new(jobs.clone(), ty.clone(), holder.clone());
         let setup = ServerSetup {
@@ -280,6 +294,14 @@ impl World {
             stop,
             stop_acceptor,
         }
+    }
+
+    /// Whether replications may sleep on a server.
+    pub(crate) async fn following(&self, server: &str) -> bool {
+        let replications = &self.replications;
+        let look = |tx: Transaction| async move { replications.following_in(&tx, server).await };
+        let following = self.store.transact("look", look).await;
+        following.unwrap().is_some()
     }
 
     /// Whether a text is anywhere in the store.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod comparisons;
 mod couchdb;
 mod created;
 mod deleted;

@@ -32,8 +32,7 @@ impl Asleep {
     /// Writes its row.
     pub(crate) fn begin_in(&self, tx: &Transaction, job: &JobId) {
         if let Some((server, database)) = &self.watches {
-            let row = serde_json::to_vec(&self.wake).expect("a row is JSON");
-            tx.set(&keys::wake(server, database, job), &row);
+            tx.set(&keys::wake(server, database, job), &self.wake.encode());
         }
     }
 
@@ -48,8 +47,11 @@ impl Asleep {
 /// A row that wakes a sleeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wake {
-    /// The last sequence of the source when it fell asleep.
+    /// The last sequence of the source when it fell asleep; `null` if there are more changes, for which the job is due.
     pub(crate) seq: Value,
+    /// Another sequence under which the server lists the database, although it has no later changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) listed: Option<Value>,
     /// From the change to the run.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) delay_ms: i64,
@@ -67,6 +69,10 @@ fn is_zero(number: &i64) -> bool {
 }
 
 impl Wake {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a row is JSON")
+    }
+
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ServiceError> {
         serde_json::from_slice(bytes).map_err(|_| {
             ServiceError::corrupt("the row of a sleeping replication cannot be decoded")

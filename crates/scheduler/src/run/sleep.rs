@@ -65,6 +65,9 @@ impl Work<'_> {
         let due_ms = match self.triggered(replication, trigger, seq, data).await? {
             Next::Sleep { due_ms } => due_ms,
             Next::Run => {
+                if let Some(asleep) = &mut data.asleep {
+                    asleep.wake.seq = Value::Null;
+                }
                 let start_ms = data.last_start.saturating_mul(1000);
                 let earliest_ms = after_ms(start_ms, trigger.min_interval);
                 let (op, job) = (self.runner.replications.0.jobs.op(), &self.accepted.job.id);
@@ -288,6 +291,7 @@ impl Replications {
 fn wake(seq: &Seq, trigger: Option<&Trigger>, last_start: i64) -> Wake {
     let mut wake = Wake {
         seq: value(seq),
+        listed: None,
         delay_ms: 0,
         random_ms: 0,
         not_before_ms: 0,

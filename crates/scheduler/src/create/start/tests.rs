@@ -173,6 +173,7 @@ fn asleep() -> Asleep {
         seq: json!("1-a"),
         wake: Wake {
             seq: json!("1-a"),
+            listed: None,
             delay_ms: DELAY_MS,
             random_ms: 0,
             not_before_ms: 0,
