@@ -12,7 +12,7 @@ use jobs::{
 use scheduler::ServiceError;
 use serde_json::{Value, json};
 use store::Transaction;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::follower::{Follower, stop_following};
@@ -29,6 +29,10 @@ const TIMEOUT_MS: u64 = 10_000;
 const UNKNOWN_MAX_MS: i64 = 300_000;
 /// Before a job whose source this node does not know is offered again.
 const UNKNOWN_PAUSE_MS: i64 = 5_000;
+/// Between two attempts to follow a source, and the maximum after several that failed soon.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// A source that was followed for this long did not fail soon.
+const LASTED_MIN: Duration = Duration::from_mins(1);
 /// How often a node checks that its sources have jobs.
 const CHECK_PAUSE: Duration = Duration::from_mins(1);
 /// Sources in a listing.
@@ -71,8 +75,8 @@ impl Followers {
             concurrency: self.sources.len() + 1,
             retry: Retry {
                 retries_max: None,
-                delay: Duration::from_secs(1),
-                delay_max: Duration::from_mins(1),
+                delay: RETRY_PAUSES.0,
+                delay_max: RETRY_PAUSES.1,
                 ..Retry::default()
             },
             // A feed has no end.
@@ -121,8 +125,10 @@ impl Followers {
         match self.sources.get(&name) {
             Some(source) => {
                 self.leave(&task.data.server).await?;
+                let began = Instant::now();
                 let follower = Follower::new(&self.book, &self.network, source, &task);
-                Box::pin(follower.run()).await
+                let ended = Box::pin(follower.run()).await;
+                forgive(ended, began.elapsed(), || task.again_in(RETRY_PAUSES.0))
             }
             None => Ok(self.forget(&name, &task).await?),
         }
@@ -169,6 +175,21 @@ impl Followers {
     }
 }
 
+/// Following has no end but by a failure. One after a long time is not counted: failures of months must not add up.
+fn forgive(
+    ended: Result<Finish, Failure>,
+    lasted: Duration,
+    again: impl FnOnce() -> Finish,
+) -> Result<Finish, Failure> {
+    match ended {
+        Err(Failure::Retry(reason)) if lasted >= LASTED_MIN => Ok(Finish {
+            reason: Some(reason),
+            ..again()
+        }),
+        ended => ended,
+    }
+}
+
 /// `GET /_sources`: how each source is followed.
 pub async fn list(jobs: &Jobs) -> jobs::Result<Vec<Value>> {
     let ty = JobType::new(FEEDS)?;
@@ -205,4 +226,20 @@ fn time(ms: i64) -> Option<String> {
         .ok()
         .filter(|_| ms > 0);
     time.map(|time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_after_a_long_time_are_not_counted() {
+        let failed = || Err(Failure::Retry("a conflict".to_owned()));
+        let again = || Finish::again(5);
+        let soon = forgive(failed(), Duration::from_secs(59), again);
+        assert_eq!(soon, failed());
+        let late = forgive(failed(), Duration::from_mins(1), again).unwrap();
+        assert_eq!((late.again_ms, late.failed), (Some(5), false));
+        assert_eq!(late.reason.as_deref(), Some("a conflict"));
+    }
 }
