@@ -25,6 +25,11 @@ before(async () => {
   const source = service.endpoint(service.source.replace(/orders\/?$/, "${name}"));
   const remote = { type: "remote", source, databases: ["none_*"], url: service.endpoint(service.target.replace(/orders\/?$/, "${name}")) };
   await service.request("/_rules/mirror", { method: "PUT", json: remote });
+  // Spiegel's own documents, which are not rules, fill more than a page before its rule.
+  await service.request("/spiegel", { method: "PUT" });
+  const listeners = Array.from({ length: 200 }, (_, n) => ({ _id: `listener${n}`, type: "change_listener", db_name: `db${n}` }));
+  await service.request("/spiegel/_bulk_docs", { method: "POST", json: { docs: listeners } });
+  await service.request("/spiegel/zhook", { method: "PUT", json: { type: "on_change", db_name: "^none$", url } });
 });
 after(async () => { await browser?.close(); await service?.stop(); for (const server of [receiver, overloaded]) { server?.close(); server?.closeAllConnections(); } });
 
@@ -55,6 +60,7 @@ story("remotes are paused and started", () => browser, async (page) => {
 story("rules are paused and triggered, and dead calls are made again", () => browser, async (page) => {
   await enter(page, "#/rules?state=dead");
   await shows(page, `${row("hook")} th`, "hook");
+  await shows(page, ".rules tbody tr:nth-child(4)", /^zhook\s+spiegel/);
   await shows(page, row("hook"), /POST http:\/\/127\.0\.0\.1:\d+\/\$\{change\.id\}/);
   await shows(page, `${row("copy")} .badge`, /running|idle|pending/);
   await shows(page, ".deliveries tbody tr", /^hook\s+_rules\s+orders\/\S+\s+demo · 1-[0-9a-f]{10}\s+POST/);

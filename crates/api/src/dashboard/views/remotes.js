@@ -42,11 +42,12 @@ export function remotes(parameters) {
 
 const cell = (label, ...children) => el("td", { "data-label": label }, ...children);
 
-function stateOf({ enabled, followed, states }) {
+function stateOf({ enabled, followed, looked_up: lookedUp, states }) {
   if (!enabled) return ["paused", "paused"];
   if (!followed) return ["failed", "source not followed"];
   if (states.retrying || states.failed) return ["crashing", "failing"];
-  return states.running ? ["running", "running"] : ["idle", "up to date"];
+  if (states.running) return ["running", "running"];
+  return states.waiting || !lookedUp ? ["pending", "waiting"] : ["idle", "up to date"];
 }
 
 function remoteRow(again) {

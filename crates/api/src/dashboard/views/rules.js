@@ -20,8 +20,8 @@ export function rules(parameters) {
   const view = use("t-rules"), known = new Map();
   view.calls.value = parameters.get("state") ?? "";
   const rulePoll = poll(POLL_MS, async (signal) => {
-    const all = await listed(known, signal);
-    view.incomplete.hidden = all.length < RULES_MAX;
+    const { rules: all, isComplete } = await listed(known, signal);
+    view.incomplete.hidden = isComplete;
     put(view.total, number(all.length));
     keyed(view.rules, all, ({ db, doc }) => `${db}/${doc._id}`, () => ruleRow(() => rulePoll.now()));
     view.noRules.hidden = all.length > 0;
@@ -44,10 +44,14 @@ async function listed(known, signal) {
   const names = await request("_all_dbs", { signal });
   const all = [];
   for (const db of names.filter((name) => name === "spiegel" || /(^|\/)_rules$/.test(name))) {
-    const { rows } = await request(`${path(db)}/_all_docs${query({ include_docs: true, limit: RULES_MAX - all.length })}`, { signal });
-    all.push(...rows.filter(({ doc }) => TYPES.includes(doc?.type)).map(({ doc }) => ({ db, doc })));
-    if (all.length >= RULES_MAX) break;
+    // These databases may have very many other documents, such as remotes.
+    const asked = { selector: { type: { $in: TYPES } }, limit: RULES_MAX + 1 - all.length };
+    const { docs } = await request(`${path(db)}/_find`, { method: "POST", json: asked, signal });
+    all.push(...docs.map((doc) => ({ db, doc })));
+    if (all.length > RULES_MAX) break;
   }
+  const isComplete = all.length <= RULES_MAX;
+  all.length = Math.min(all.length, RULES_MAX);
   await Promise.all(all.map(async (rule) => {
     if (rule.doc.type !== "replicator") return;
     rule.run = await request(`_scheduler/docs/${path(rule.db, rule.doc._id)}`, { signal }).catch(orElse(null));
@@ -55,7 +59,7 @@ async function listed(known, signal) {
   for (const rule of all.filter(({ doc }) => doc.type === "on_change").slice(0, PROGRESS_RULES_MAX)) {
     rule.calls = await callsOf(rule, known, signal);
   }
-  return all;
+  return { rules: all, isComplete };
 }
 
 // How far a rule is in the first databases it has looked at: their number, the last run, and the one that fails most.
@@ -119,7 +123,7 @@ function ruleRow(again) {
         : `${(doc.method ?? "GET").toUpperCase()} ${bare(doc.url)}`);
       const failing = paused ? null : calls?.failing;
       const runs = row?.job_id || row?.info?.replications;
-      badgeOf(state, paused ? "paused" : failing ? "failing" : runs ? stateOf(row) : "active");
+      badgeOf(state, paused ? "paused" : failing ? "failing" : runs ? stateOf(row) : calls || row ? "active" : "–");
       put(why, failing ? `${failing.database}: ${failing.last_run?.reason ?? count(failing.failures, "failed call")}` : "");
       put(run, ago(calls?.last || row?.info?.last_run || row?.last_updated));
       const seq = row?.info?.checkpointed_source_seq ?? calls?.since;
