@@ -55,7 +55,7 @@ dashboard("types are listed with their numbers, and opened by keys", async (page
   await shows(page, row("resize"), /^resize\s+60\s+1\s+0\s+0\s/);
   await shows(page, row("rep_jobs"), /^rep_jobs internal/);
   // Rates are those that the page sees.
-  await shows(page, `${row("mail")} [data-label="Failed/min"]`, /^0$/);
+  await shows(page, `${row("mail")} [data-label="Unfinished/min"]`, /^0$/);
   await page.keyboard.press("/");
   await page.keyboard.type("resi");
   await page.waitForFunction(() => document.querySelectorAll(".types tbody tr").length === 1);

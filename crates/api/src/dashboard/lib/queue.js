@@ -21,19 +21,19 @@ export const jobAddress = (type, id) => `#/queue/${path(type, id)}`;
 
 export const age = (iso) => (iso ? duration((Date.now() - Date.parse(iso)) / 1000) : "–");
 
-// Runs that ended without finishing their job.
-const failed = ({ again, dead }) => again + dead;
+// Runs that ended without finishing their job. Not all have failed: a run may ask for another one.
+const unfinished = ({ again, dead }) => again + dead;
 
-// Finished and failed runs per minute, from the totals that a page has seen in the last minute. Unknown at first.
+// Runs per minute that finished their job, and those that did not, from the totals that a page has seen in the last minute. Unknown at first.
 export function rates() {
   const seen = [];
   return (totals) => {
     const at = Date.now() / 1000;
-    seen.push({ at, finished: totals.finished, failed: failed(totals) });
+    seen.push({ at, finished: totals.finished, unfinished: unfinished(totals) });
     while (seen.length > 2 && seen[1].at <= at - WINDOW_S) seen.shift();
     const minutes = (at - seen[0].at) / 60;
     const rate = (name) => (minutes > 0 ? (seen.at(-1)[name] - seen[0][name]) / minutes : undefined);
-    return { finished: rate("finished"), failed: rate("failed") };
+    return { finished: rate("finished"), unfinished: rate("unfinished") };
   };
 }
 

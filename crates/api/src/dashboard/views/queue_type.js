@@ -38,7 +38,7 @@ export function queueType(type, parameters) {
 function pollNumbers(parts) {
   const { view, url } = parts, ratesOf = rates();
   const chart = new Chart(view.chart, {
-    title: "Runs per minute", series: [["finished", "completed"], ["failed", "failed"]], format: rate,
+    title: "Runs per minute", series: [["finished", "completed"], ["unfinished", "failed"]], format: rate,
   });
   const polling = poll(POLL_MS, async (signal) => {
     const item = (parts.item = await request(`${url}/_type`, { signal }));
@@ -46,7 +46,7 @@ function pollNumbers(parts) {
     const figures = [
       ...QUEUE_STATES.map((state) => [`${state[0].toUpperCase()}${state.slice(1)}`, number(item.counts[state])]),
       ["Finished per minute", rate(perMinute.finished)],
-      ["Failed per minute", rate(perMinute.failed)],
+      ["Unfinished per minute", rate(perMinute.unfinished)],
       ["Oldest due", age(item.oldest_due)],
       ["Waiting for limits", number(item.waiting_for_limits)],
       ["Added in all", number(item.totals.created)],
@@ -55,7 +55,7 @@ function pollNumbers(parts) {
       ["Removed in all", number(item.totals.removed)],
     ];
     keyed(view.figures, figures, ([label]) => label, pair);
-    if (perMinute.finished !== undefined) chart.add([perMinute.finished, perMinute.failed]);
+    if (perMinute.finished !== undefined) chart.add([perMinute.finished, perMinute.unfinished]);
     view.state.replaceChildren(...(item.paused ? [badge("paused")] : []));
     view.actions.hidden = !isAdmin() || item.internal;
     put(view.pause, item.paused ? "Resume" : "Pause");

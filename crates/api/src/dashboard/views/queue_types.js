@@ -53,7 +53,7 @@ const CELLS = {
   Finished: ({ counts }) => brief(counts.finished),
   Dead: ({ counts }) => brief(counts.dead),
   "Finished/min": (_, perMinute) => rate(perMinute.finished),
-  "Failed/min": (_, perMinute) => rate(perMinute.failed),
+  "Unfinished/min": (_, perMinute) => rate(perMinute.unfinished),
   "Oldest due": ({ oldest_due: oldest }) => age(oldest),
 };
 
