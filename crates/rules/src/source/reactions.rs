@@ -51,6 +51,11 @@ impl RuleBook {
     }
 }
 
+/// Reactions per transaction.
+pub(super) const REACTIONS: usize = 200;
+/// Bytes of their replications per transaction, before these are encrypted.
+pub(super) const BYTES_MAX: usize = 1_000_000;
+
 /// One thing that a rule asks for.
 #[derive(Debug)]
 pub(super) enum Reaction {
@@ -65,6 +70,31 @@ pub(super) enum Reaction {
     Forget(Box<Ruled>),
     /// A database is to be listened to.
     Listen(Box<Listen>),
+}
+
+impl Reaction {
+    /// About how many bytes it writes, if it may be many.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Replicate { asked, .. } => asked.body.to_string().len(),
+            Self::Forget(_) | Self::Listen(_) => 0,
+        }
+    }
+}
+
+/// Parts of these that a transaction has room for.
+pub(super) fn portions(mut rest: &[Reaction]) -> impl Iterator<Item = &[Reaction]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |reaction: &&Reaction| {
+            bytes += reaction.bytes();
+            bytes <= BYTES_MAX
+        };
+        let fitting = rest.iter().take(REACTIONS).take_while(fits).count().max(1);
+        let (portion, later) = rest.split_at_checked(fitting)?;
+        rest = later;
+        Some(portion)
+    })
 }
 
 #[derive(Debug)]

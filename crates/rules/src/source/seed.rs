@@ -14,15 +14,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::follower::FEED_DELAY;
 use super::options::{FeedKind, Source, SourceOptions};
-use super::reactions::{Reaction, Reactions, RuleBook};
+use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, RuleBook, portions};
 use super::sweep::{NAMES_MAX, Stopped};
 use crate::keys;
 use crate::rule::{Compiled, Event, Seen, Set};
 
 /// Names per request.
 const PAGE: usize = 1000;
-/// Reactions per transaction.
-pub(super) const REACTIONS: usize = 200;
 /// Databases that cannot be read, before a look asks for no more by itself: each may take its time to fail.
 const FAILED_MAX: usize = 10;
 /// Between two requests, so that looking at a million databases does not occupy their server.
@@ -247,18 +245,19 @@ async fn seed_some(
     let (book, server) = (reactions.book, reactions.source.server().url_text());
     let known = seen(book, server, names).await?;
     let now_ms = book.replications.jobs().clock().now_ms();
-    let mut found = Vec::new();
+    let mut found = Found::default();
     if let Some(about_known) = about_known {
         // A database that was not there at the last look is new.
         for name in names {
             let is_known = known.contains(name);
             let set = if is_known { about_known } else { set };
-            let for_one = reactions.for_one(set, name, Event::Created, None, now_ms);
+            let mut for_one = reactions.for_one(set, name, Event::Created, None, now_ms);
             let listens = |one: &Reaction| matches!(one, Reaction::Listen(..));
             if !is_known && for_one.iter().any(listens) {
                 reactions.heard.changed(name);
             }
-            found.extend(for_one.into_iter().filter(|one| !is_known || !listens(one)));
+            for_one.retain(|one| !is_known || !listens(one));
+            found.add(reactions, for_one).await?;
         }
     } else {
         // The feed may be about to report that a database is new: its jobs wait for that.
@@ -269,21 +268,52 @@ async fn seed_some(
         for (name, seq) in sequences(connection, names, failed).await? {
             if let Some(seq) = &seq {
                 let seen = Some(Seen { seq, news_ms });
-                found.extend(reactions.for_one(set, &name, Event::Updated, seen, now_ms));
+                let for_one = reactions.for_one(set, &name, Event::Updated, seen, now_ms);
+                found.add(reactions, for_one).await?;
             }
         }
     }
-    let (source, store) = (reactions.source, book.replications.jobs().store());
-    for found in found.chunks(REACTIONS) {
-        let op = book.replications.jobs().op();
-        let react = |tx: Transaction| async move { book.react_in(&tx, &op, source, found).await };
-        store.transact("seed_rules", react).await?;
+    Ok(found.react(reactions).await?)
+}
+
+/// What rules ask for because of databases that a look has found.
+#[derive(Default)]
+struct Found {
+    all: Vec<Reaction>,
+    bytes: usize,
+}
+
+impl Found {
+    /// Adds what they ask for because of a database, and does all of it if it is much.
+    async fn add(
+        &mut self,
+        reactions: &Reactions<'_>,
+        for_one: Vec<Reaction>,
+    ) -> Result<(), ServiceError> {
+        self.bytes += for_one.iter().map(Reaction::bytes).sum::<usize>();
+        self.all.extend(for_one);
+        if self.bytes >= BYTES_MAX {
+            std::mem::take(self).react(reactions).await?;
+        }
+        Ok(())
     }
-    for found in found.chunks(REACTIONS) {
-        let see = |tx: Transaction| async move { book.see_in(&tx, source, found).await };
-        store.transact("see_databases", see).await?;
+
+    async fn react(self, reactions: &Reactions<'_>) -> Result<(), ServiceError> {
+        let (book, source) = (reactions.book, reactions.source);
+        let store = book.replications.jobs().store();
+        for found in portions(&self.all) {
+            let op = book.replications.jobs().op();
+            let react =
+                |tx: Transaction| async move { book.react_in(&tx, &op, source, found).await };
+            store.transact("seed_rules", react).await?;
+        }
+        // A database that was known before all of them were done would not be new to the other rules.
+        for found in self.all.chunks(REACTIONS) {
+            let see = |tx: Transaction| async move { book.see_in(&tx, source, found).await };
+            store.transact("see_databases", see).await?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Those of these databases that have been looked at.

@@ -11,8 +11,7 @@ use tokio::time::Instant;
 use super::follower::{Follower, WAKES};
 use super::metrics;
 use super::position::Position;
-use super::reactions::Reaction;
-use super::seed::REACTIONS;
+use super::reactions::{REACTIONS, Reaction, portions};
 use crate::rule::Event;
 
 /// A position that woke nothing is saved after this time at the latest.
@@ -79,7 +78,7 @@ impl Follower<'_> {
             self.save().await?;
         }
         let names: Vec<&str> = databases.keys().map(String::as_str).collect();
-        let (many, few) = if reactions.len() > REACTIONS {
+        let (many, few) = if portions(&reactions).count() > 1 {
             (&*reactions, &[][..])
         } else {
             (&[][..], &*reactions)
@@ -133,7 +132,7 @@ impl Follower<'_> {
 
     /// Does what rules ask for in several transactions.
     async fn react_to_many(&self, all: &[Reaction]) -> Result<(), ServiceError> {
-        for reactions in all.chunks(REACTIONS) {
+        for reactions in portions(all) {
             let work = Work {
                 reactions,
                 ..Work::default()

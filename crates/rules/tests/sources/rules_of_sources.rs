@@ -415,3 +415,36 @@ async fn databases_of_any_name_are_called_about() {
     rules.sort();
     assert_eq!(rules, ["x", "y"]);
 }
+
+/// Together, the replications of 100 databases have more data than a transaction may.
+#[tokio::test]
+async fn rules_may_be_large() {
+    let world = World::new().await;
+    let create = |kind: &str| {
+        for nth in 0..100 {
+            let name = format!("{kind}_{nth:02}");
+            world.peer.create_database(&name).unwrap();
+        }
+    };
+    create("old");
+    let ids: Vec<_> = (0..2_300)
+        .map(|nth| format!("document-{nth:028}"))
+        .collect();
+    for id in ["x", "y"] {
+        let rule = json!({
+            "type": "replicator", "match": {"database": "^(?<name>(old|new)_.*)$"}, "doc_ids": ids,
+            "source": format!("{}/${{name}}", world.peer.url()),
+            "target": format!("http://127.0.0.1:1/{id}/${{name}}"),
+        });
+        world.rule(id, Some(&rule)).await;
+    }
+    let _node = world.node(without_sweeps()).await;
+    world.until_seeded(2).await;
+    create("new");
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let are_there = async || {
+        let counts = jobs.counts(ty).await.unwrap();
+        counts.pending + counts.running == 400
+    };
+    world.until(are_there).await;
+}
