@@ -1,6 +1,7 @@
 //! Databases of rules that are deleted, and made anew.
 
 use jobs::{Query, State};
+use peer::{Fault, Faults, On};
 use rules::source::SourceOptions;
 use serde_json::{Value, json};
 
@@ -129,13 +130,41 @@ async fn a_database_that_stays_away_is_forgotten() {
     let world = World::new().await;
     let _node = deleted(&world, without_feed(), "dbs_info").await;
     until_crashing(&world).await;
+    run_for_the_last_time(&world).await;
+    is_forgotten(&world).await;
+}
+
+/// Lets a replication run whose source has been missing for long.
+async fn run_for_the_last_time(world: &World) {
     let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
-    let id = job(&world).await;
+    let id = job(world).await;
     let (_, data) = jobs.get(ty, &id).await.unwrap().unwrap();
     let mut data: Value = serde_json::from_slice(&data).unwrap();
     let since = data["missing_since"].as_i64().unwrap();
     data["missing_since"] = (since - 300).into();
     let data = jobs::encode(&data).unwrap();
     jobs.resubmit(ty, &id, Some(0), Some(data)).await.unwrap();
-    is_forgotten(&world).await;
+}
+
+#[tokio::test]
+async fn a_database_that_returns_during_the_last_run_is_not_forgotten() {
+    let world = World::new().await;
+    let _node = deleted(&world, without_feed(), "dbs_info").await;
+    until_crashing(&world).await;
+    back_off(&world).await;
+    sweeps(&world).await;
+    let opens = || On::get("/a/").first(1);
+    let missing = Fault::Answer {
+        status: 404,
+        headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+        body: r#"{"error":"not_found","reason":"Database does not exist."}"#.to_owned(),
+    };
+    let faults = [(opens(), Fault::Latency { ms: 4_000 }), (opens(), missing)];
+    world.peer.set_faults(Faults::script(faults));
+    run_for_the_last_time(&world).await;
+    world
+        .until(async || !world.peer.injected().is_empty())
+        .await;
+    make_anew(&world);
+    world.until_copied("late").await;
 }

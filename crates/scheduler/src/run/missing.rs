@@ -31,8 +31,8 @@ impl JobData {
 }
 
 impl Work<'_> {
-    /// Whether a run that failed was the last one because its source stays away. A run that a creator has
-    /// requested takes place anyway.
+    /// Whether a run that failed was the last one because its source stays away. A run that was requested
+    /// meanwhile takes place anyway.
     pub(super) async fn is_forgotten_in(
         &self,
         tx: &Transaction,
@@ -51,7 +51,7 @@ impl Work<'_> {
         let replications = &self.runner.replications;
         let (jobs, id) = (&replications.0.jobs, &self.accepted.job.id);
         let info = jobs.info_in(tx, &replications.0.ty, id).await?;
-        if info.is_some_and(|info| info.next_due_ms.is_some()) {
+        if info.is_some_and(|info| info.next_due_ms.or(info.signal_ms).is_some()) {
             return Ok(false);
         }
         let Ok(replication) = self.replication(data)? else {
