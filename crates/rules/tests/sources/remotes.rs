@@ -339,6 +339,38 @@ async fn a_start_during_the_first_copy_makes_another_run() {
     assert_eq!((ended.completed, ended.failed), (1, 0));
 }
 
+/// Its next run waits for the delay, and not for another change.
+#[tokio::test]
+async fn a_change_during_a_run_waits_for_the_delay() {
+    let world = World::new().await;
+    create(&world, &["app"]);
+    let slow = Fault::Latency { ms: 2_000 };
+    let write = On::any("/to_app/_bulk_docs").first(1);
+    world.peer.set_faults(Faults::script([(write, slow)]));
+    let _node = world.node(quick()).await;
+    let url = format!("{}/to_${{name}}", world.peer.url());
+    let body = json!({"url": url, "databases": ["app"], "replication_delay_sec": 5});
+    world.rule("eu", Some(&remote(&world, &body))).await;
+    world.until(async || world.peer.injected().len() == 1).await;
+    world.peer.put("app", r#"{"_id":"late"}"#).unwrap();
+    let has_run = async || job(&world).await.state == State::Pending;
+    world.until(has_run).await;
+    assert!(!is_copied(&world, "to_app", "late"));
+    let remote = found(&world, "eu").await;
+    let listed = world
+        .replications
+        .remote_jobs(remote.remote_id(), None, None, 1);
+    let (rows, _) = listed.await.unwrap();
+    assert_eq!(
+        (&rows[0]["state"], &rows[0]["reason"]),
+        (&json!("waiting"), &json!("delay"))
+    );
+    assert!(rows[0]["next_run"].is_string(), "{rows:?}");
+    world
+        .until(async || is_copied(&world, "to_app", "late"))
+        .await;
+}
+
 /// Nothing is left of a target that a remote does not name any more, even of one that has failed for good.
 #[tokio::test]
 async fn an_edited_remote_leaves_no_jobs() {

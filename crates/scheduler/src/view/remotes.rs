@@ -16,6 +16,7 @@ use crate::limits;
 use crate::service::Replications;
 use crate::snapshot::counted::Counted;
 use crate::view::VISITS_MAX;
+use crate::wake::ASLEEP_MS;
 
 /// Jobs per transaction.
 const PAGE: usize = 500;
@@ -188,9 +189,17 @@ fn state(info: &JobInfo, data: &JobData, now_ms: i64) -> (RemoteState, Option<Re
                 (RemoteState::Retrying, None)
             }
             None if info.due_ms <= now_ms => waits(Reason::Node),
-            None if data.asleep.is_some() && info.asked_ms.is_none() => (RemoteState::Asleep, None),
+            None if data.sleeps(info) && info.asked_ms.is_none() => (RemoteState::Asleep, None),
             None => waits(Reason::Delay),
         },
+    }
+}
+
+impl JobData {
+    /// Whether it waits for a change of its source. If there was one during its run, it waits only until the next one is due.
+    fn sleeps(&self, info: &JobInfo) -> bool {
+        let asleep = self.asleep.as_ref();
+        asleep.is_some_and(|asleep| asleep.polls || info.due_ms >= ASLEEP_MS)
     }
 }
 
