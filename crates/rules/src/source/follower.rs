@@ -202,7 +202,7 @@ impl<'a> Follower<'a> {
 
     fn sweeper(&self, connection: &Server) -> Sweeper<'a> {
         let polls = self.polls.subscribe();
-        Sweeper::new(self.replications, self.source, connection, polls)
+        Sweeper::new(&self.reactions, connection, polls)
     }
 
     /// Says whether no feed is open: then sequences are compared often, and no change can be missed.
@@ -331,8 +331,7 @@ impl<'a> Follower<'a> {
         let Some(found) = found else {
             return Ok(self.wake(&BTreeMap::new()).await?);
         };
-        let (source, mut missed) = (self.source, self.reactions.heard.missed());
-        let mut names = found.unknown;
+        let (source, mut missed, mut names) = (self.source, found.missed, found.unknown);
         let opened = self.health.opened;
         if opened.is_some() && found.began >= opened {
             missed.extend(found.changed);

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use couch::Seq;
 use tokio::time::Instant;
 
 use super::follower::FEED_DELAY;
@@ -28,8 +29,8 @@ struct State {
     present: Reported,
     last: Reported,
     has_ended: bool,
-    /// Databases that have changed, and when it is too late to report them.
-    changed: BTreeMap<String, Instant>,
+    /// Databases that have changed, since which sequence if they are not new, and when it is too late to report them.
+    changed: BTreeMap<String, (Option<Seq>, Instant)>,
 }
 
 #[derive(Default)]
@@ -80,13 +81,13 @@ impl Heard {
         self.state().has_ended = true;
     }
 
-    /// A database has changed since the last look.
-    pub(super) fn changed(&self, database: &str) {
+    /// A database has another sequence than at the last look, or is new.
+    pub(super) fn changed(&self, database: &str, since: Option<&Seq>) {
         let state = &mut *self.state();
         let hash = self.hasher.hash_one(database);
         let mut reported = [&state.last, &state.present].into_iter();
         if reported.all(|one| one.is_whole && !one.databases.contains(&hash)) {
-            let late = || Instant::now() + FEED_DELAY;
+            let late = || (since.cloned(), Instant::now() + FEED_DELAY);
             state
                 .changed
                 .entry(database.to_owned())
@@ -94,12 +95,13 @@ impl Heard {
         }
     }
 
-    /// Those that should have been reported by now.
-    pub(super) fn missed(&self) -> Vec<String> {
+    /// Those that should have been reported by now, if they have changes since these sequences.
+    pub(super) fn missed(&self) -> Vec<(String, Option<Seq>)> {
         let now = Instant::now();
         let mut state = self.state();
-        let late = state.changed.extract_if(.., |_, at| *at <= now);
-        late.map(|(database, _)| database).collect()
+        let late = state.changed.extract_if(.., |_, (_, at)| *at <= now);
+        late.map(|(database, (since, _))| (database, since))
+            .collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -124,7 +126,7 @@ mod tests {
     fn look(heard: &Heard, changed: &[&str]) {
         heard.begin_look();
         for name in changed {
-            heard.changed(name);
+            heard.changed(name, None);
         }
         heard.end_look();
     }
@@ -135,7 +137,8 @@ mod tests {
 
     async fn late(heard: &Heard) -> Vec<String> {
         advance(FEED_DELAY).await;
-        heard.missed()
+        let missed = heard.missed().into_iter();
+        missed.map(|(database, _)| database).collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -144,7 +147,7 @@ mod tests {
         report(&heard, "before");
         look(&heard, &["before", "after", "never"]);
         report(&heard, "after");
-        assert_eq!(heard.missed(), [""; 0]);
+        assert_eq!(heard.missed(), []);
         assert_eq!(late(&heard).await, ["never"]);
         assert_eq!(late(&heard).await, [""; 0]);
         look(&heard, &["after"]);

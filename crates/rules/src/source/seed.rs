@@ -254,7 +254,7 @@ async fn seed_some(
             let mut for_one = reactions.for_one(set, name, Event::Created, None, now_ms);
             let listens = |one: &Reaction| matches!(one, Reaction::Listen(..));
             if !is_known && for_one.iter().any(listens) {
-                reactions.heard.changed(name);
+                reactions.heard.changed(name, None);
             }
             for_one.retain(|one| !is_known || !listens(one));
             found.add(reactions, for_one).await?;
@@ -423,7 +423,7 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
                 continue;
             }
             if !before.is_null() {
-                reactions.heard.changed(&name);
+                reactions.heard.changed(&name, Some(before));
             }
             let seen = Some(Seen {
                 seq: before,

@@ -1,7 +1,7 @@
 //! Compares the sequences of databases with those at which replications fell asleep.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use couch::{Error, Seq, Server};
@@ -12,7 +12,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::follower::{FEED_DELAY, pause_after};
+use super::heard::Heard;
 use super::options::Source;
+use super::reactions::Reactions;
 use super::seed::wait;
 
 /// Databases per `_dbs_info` request: CouchDB's limit.
@@ -40,6 +42,8 @@ pub(super) struct Found {
     pub(super) changed: Vec<String>,
     /// Those of which the server does not tell: the next run reports the error.
     pub(super) unknown: Vec<String>,
+    /// Databases with changes that the feed should have reported, without regard to sleepers.
+    pub(super) missed: Vec<String>,
     /// When the sweep began; `None` for one that looks for changes from before the feed.
     pub(super) began: Option<Instant>,
 }
@@ -51,6 +55,7 @@ pub(super) struct Sweeps<'a>(Mutex<BoxStream<'a, Result<Option<Found>, Stopped>>
 pub(super) struct Sweeper<'a> {
     replications: &'a Replications,
     source: &'a Source,
+    heard: Arc<Heard>,
     connection: Server,
     /// Whether there is no feed: then sweeps follow each other sooner, and do not wait for it to wake sleepers.
     polls: watch::Receiver<bool>,
@@ -95,14 +100,14 @@ impl Sweeps<'_> {
 
 impl<'a> Sweeper<'a> {
     pub(super) fn new(
-        replications: &'a Replications,
-        source: &'a Source,
+        reactions: &Reactions<'a>,
         connection: &Server,
         polls: watch::Receiver<bool>,
     ) -> Self {
         Self {
-            replications,
-            source,
+            replications: &reactions.book.replications,
+            source: reactions.source,
+            heard: Arc::clone(&reactions.heard),
             connection: connection.clone(),
             polls,
             sweep: None,
@@ -133,10 +138,14 @@ impl<'a> Sweeper<'a> {
             wait(&mut self.polls, self.source.options(), ended, took, 0).await;
         }
         let mut sweep = self.sweep.take().unwrap_or_else(Sweep::begin);
-        let found = self.advance(&mut sweep).await;
-        match &found {
+        let mut found = self.advance(&mut sweep).await;
+        match &mut found {
             Ok(None) => self.last = Some((Instant::now(), sweep.began.elapsed())),
-            Ok(Some(_)) | Err(_) => self.sweep = Some(sweep),
+            Ok(Some(found)) => {
+                self.sweep = Some(sweep);
+                found.missed = self.missed().await;
+            }
+            Err(_) => self.sweep = Some(sweep),
         }
         self.failures = if found.is_ok() { 0 } else { self.failures + 1 };
         found
@@ -233,14 +242,33 @@ impl<'a> Sweeper<'a> {
             if listed.is_none() {
                 return Verdict::Unknown;
             }
-            let asked = self.connection.has_changes(database, &sleeper.seq);
-            match timeout(ANSWER_MAX, asked).await {
-                Ok(Ok(true)) => return Verdict::Changed,
-                Ok(Ok(false)) => {}
-                Ok(Err(_)) | Err(_) => return Verdict::Unknown,
+            match self.has_changes(database, &sleeper.seq).await {
+                Some(true) => return Verdict::Changed,
+                Some(false) => {}
+                None => return Verdict::Unknown,
             }
         }
         Verdict::Unchanged
+    }
+
+    /// Changes that the feed should have reported by now.
+    async fn missed(&self) -> Vec<String> {
+        let late = self.heard.missed().into_iter();
+        let asked = late.map(|(name, since)| async move {
+            let is_change = match since {
+                Some(since) => self.has_changes(&name, &since).await == Some(true),
+                None => true,
+            };
+            is_change.then_some(name)
+        });
+        let asked = stream::iter(asked).buffered(ASKED_MAX);
+        asked.filter_map(std::future::ready).collect().await
+    }
+
+    /// Whether a database has changes after a sequence, if it tells.
+    async fn has_changes(&self, database: &str, since: &Seq) -> Option<bool> {
+        let asked = self.connection.has_changes(database, since);
+        timeout(ANSWER_MAX, asked).await.ok()?.ok()
     }
 }
 

@@ -179,6 +179,26 @@ async fn another_sequence_is_not_yet_a_change() {
     world.until_copied("late").await;
 }
 
+/// Nor is it for rules with calls, whose databases have no sleepers.
+#[tokio::test]
+async fn another_sequence_is_not_yet_a_change_to_call_about() {
+    let world = World::new().await;
+    world.peer.create_database("c").unwrap();
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    let calls = json!({"type": "on_change", "url": "http://127.0.0.1:1/${change.id}"});
+    world.rule("call", Some(&calls)).await;
+    world.until_seeded(1).await;
+    // What was reported before the feed was opened is not known.
+    compared(&world, 10).await;
+    let counts_more =
+        ["a", "b", "c"].map(|name| json!({"key": name, "info": {"update_seq": "99-x"}}));
+    let listed = On::post("/_dbs_info");
+    (world.peer).set_faults(Faults::script([(listed, says(&json!(counts_more)))]));
+    compared(&world, 20).await;
+    reported_all(&world).await;
+}
+
 /// Such as a timeout of one of its nodes.
 #[tokio::test]
 async fn what_the_server_does_not_know_is_not_missed() {
