@@ -67,6 +67,24 @@ impl Source {
         self.world.until_asleep(self.docs).await;
     }
 
+    /// Access rights count in sequences of the database, and are no changes.
+    async fn counts_rights_as_no_changes(&self) {
+        let before = self.world.source().await;
+        let rights = json!({"members": {"names": [USER]}});
+        let path = format!("{DB}/_security");
+        assert_eq!(self.call(Method::PUT, &path, Some(rights)).await, 200);
+        let server = before["server"].as_str().unwrap();
+        let is_compared = async || {
+            let sleepers = self.world.replications.sleepers(server, None, 2).await;
+            sleepers.unwrap().iter().any(|one| one.listed.is_some())
+        };
+        self.world.until(is_compared).await;
+        let after = self.world.source().await;
+        for shown in ["feed", "missed", "woken"] {
+            assert_eq!(after[shown], before[shown], "{after:#}");
+        }
+    }
+
     async fn admits_users_to_lists(&self, admits: bool) {
         let setting = "_node/_local/_config/chttpd/admin_only_all_dbs";
         let value = json!((!admits).to_string());
@@ -101,6 +119,15 @@ async fn couchdb_is_followed_as_it_allows() {
     source.world.replicate(&body).await;
     source.change("present").await;
     source.wakes("present-again").await;
+    node.stop().await;
+
+    let often = SourceOptions {
+        sweep_sec: 1,
+        ..source.as_admin()
+    };
+    let node = source.world.node(often).await;
+    source.counts_rights_as_no_changes().await;
+    source.wakes("with-rights").await;
     node.stop().await;
 
     source.database("_global_changes", false).await;
