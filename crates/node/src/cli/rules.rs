@@ -355,6 +355,9 @@ fn masked(name: &str, value: &Value) -> Value {
             let members = members.map(|(name, value)| (name.clone(), masked(name, value)));
             Value::Object(members.collect())
         }
+        Value::Array(items) if !SECRET.contains(&name) => {
+            items.iter().map(|item| masked(name, item)).collect()
+        }
         Value::Null => Value::Null,
         _ if SECRET.contains(&name) => mask(),
         Value::String(text) => bare(text).into(),
@@ -464,5 +467,9 @@ mod tests {
         let expected = json!({"source": {"url": "http://a/b", "headers": {"X": "***", "Accept": "a/b"}}, "secret": "***",
             "params": {"n": 1, "text": "a@b"}, "auth": null});
         assert_eq!(masked("", &rule), expected);
+        let targets = json!({"url": ["http://u:p@a/${name}?k=1",
+            {"url": "http://u:p@c/d", "auth": {"basic": {"username": "x", "password": "y"}}}]});
+        let expected = json!({"url": ["http://a/${name}", {"url": "http://c/d", "auth": "***"}]});
+        assert_eq!(masked("", &targets), expected);
     }
 }
