@@ -1,5 +1,7 @@
 //! `davenport verify`, with a peer, PouchDB Server and Apache CouchDB.
 
+use std::time::Duration;
+
 use e2e::Start;
 use peer::{Options, Peer};
 use reqwest::{Client, Method};
@@ -160,6 +162,33 @@ async fn databases_are_compared() {
         }
         pair.compare().await;
         pair.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_comparison_ends_although_documents_are_written() {
+    let peer = Peer::start(Options::default()).await.unwrap();
+    let pair = Pair::new(&peer.url(), &peer.url()).await;
+    let docs: Vec<Value> = (0..50)
+        .map(|number| json!({"_id": format!("{number}")}))
+        .collect();
+    for database in [&pair.source, &pair.target] {
+        let url = format!("{database}/_bulk_docs");
+        pair.send(Method::POST, &url, &json!({"docs": docs})).await;
+    }
+    let write = async {
+        let mut interval = tokio::time::interval(Duration::from_millis(50));
+        for number in 50.. {
+            interval.tick().await;
+            let url = format!("{}/{number}", pair.source);
+            pair.send(Method::PUT, &url, &json!({})).await;
+        }
+    };
+    let verify = pair.differences(&["--settle-sec", "1"]);
+    let verify = tokio::time::timeout(Duration::from_secs(30), verify);
+    tokio::select! {
+        compared = verify => assert_eq!(compared.unwrap().0, Some(1)),
+        () = write => {}
     }
 }
 

@@ -60,6 +60,9 @@ struct State {
     since: Option<Value>,
     documents: u64,
     differences: u64,
+    /// Changes that were read of this side.
+    #[serde(default)]
+    read: u64,
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -109,19 +112,20 @@ fn counted(number: u64, thing: &str) -> String {
 
 async fn open(command: &Command) -> anyhow::Result<Pair> {
     let network = command.trust.network()?;
-    let open = async |name: &str, url: &str| -> anyhow::Result<Database> {
+    let open = async |name: &str, url: &str| -> anyhow::Result<(Database, u64)> {
         let endpoint = Endpoint::from_url(url).with_context(|| format!("{name} cannot be used"))?;
         let shown = format!("cannot read {name} {}", endpoint.url_text());
         let database = network.database(endpoint, RequestOptions::default()).await;
         let database = database.with_context(|| shown.clone())?;
-        database.info().await.context(shown)?;
-        Ok(database)
+        let info = database.info().await.context(shown)?;
+        let counts = [info.doc_count, info.doc_del_count];
+        Ok((database, counts.into_iter().flatten().sum()))
     };
+    let (source, in_source) = open("SOURCE", &command.source).await?;
+    let (target, in_target) = open("TARGET", &command.target).await?;
     Ok(Pair {
-        sides: [
-            open("SOURCE", &command.source).await?,
-            open("TARGET", &command.target).await?,
-        ],
+        sides: [source, target],
+        documents: [in_source, in_target],
         attachments: !command.no_attachments,
         settle: Duration::from_secs(command.settle_sec),
     })
@@ -138,27 +142,29 @@ impl Command {
         loop {
             let since = state.since.clone().unwrap_or_else(|| json!(0));
             let page = pair.next(state.reversed, &since).await?;
-            if page.documents == 0 {
-                if state.reversed {
-                    break;
-                }
-                (state.reversed, state.since) = (true, None);
-                continue;
-            }
             for difference in &page.differences {
                 self.tell(state, difference);
             }
-            if !state.reversed {
-                state.documents += page.documents as u64;
+            state.read += page.documents;
+            let is_last = state.reversed;
+            let is_read = pair.is_read(is_last, &page, state.read);
+            if !is_last {
+                state.documents += page.documents;
             }
             state.since = Some(page.last);
-            if let Some(file) = &self.state {
+            if is_read && !is_last {
+                (state.reversed, state.since, state.read) = (true, None, 0);
+            }
+            if let Some(file) = self.state.as_ref().filter(|_| page.documents > 0) {
                 state.save(file)?;
             }
             if let Some(bar) = &bar {
                 let documents = output::number(state.documents);
                 bar.set_message(format!("{documents} documents compared"));
                 bar.tick();
+            }
+            if is_read && is_last {
+                break;
             }
         }
         if let Some(bar) = &bar {
@@ -189,6 +195,7 @@ impl State {
             since: None,
             documents: 0,
             differences: 0,
+            read: 0,
         };
         let Some(file) = &command.state else {
             return Ok(new);

@@ -67,6 +67,8 @@ type Attached = BTreeMap<usize, Option<BTreeMap<String, Stub>>>;
 pub(super) struct Pair {
     /// The source, and the target.
     pub(super) sides: [Database; 2],
+    /// How many documents they had at the start, deleted ones included.
+    pub(super) documents: [u64; 2],
     pub(super) attachments: bool,
     /// How long a document that differs has to become the same.
     pub(super) settle: Duration,
@@ -74,7 +76,7 @@ pub(super) struct Pair {
 
 /// Some documents of one side.
 pub(super) struct Page {
-    pub(super) documents: usize,
+    pub(super) documents: u64,
     pub(super) differences: Vec<Difference>,
     /// Where the next page starts.
     pub(super) last: Value,
@@ -89,7 +91,7 @@ impl Pair {
                 let (changes, last) = self.changes(reversed, since).await?;
                 let differences = self.compare(reversed, &changes).await?;
                 Ok(Page {
-                    documents: changes.len(),
+                    documents: changes.len() as u64,
                     differences,
                     last,
                 })
@@ -100,6 +102,16 @@ impl Pair {
                 page => return page,
             }
         }
+    }
+
+    /// Whether a side has been read to its end, after `read` changes and this page. A database that is written to always
+    /// has changes: it is enough to have read those of the start. They come first, but for shards, which are not read at
+    /// the same speed.
+    pub(super) fn is_read(&self, reversed: bool, page: &Page, read: u64) -> bool {
+        let documents = self.documents[usize::from(reversed)];
+        page.documents == 0
+            || (page.documents < PAGE && read >= documents)
+            || read >= 2 * documents + 10 * PAGE
     }
 
     /// The next changes of one side, and where they end.
