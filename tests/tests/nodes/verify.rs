@@ -230,6 +230,14 @@ async fn a_stopped_comparison_continues() {
     assert_eq!(out, "2 differences in 7 documents\n");
     assert!(!std::path::Path::new(&file).exists());
 
+    // A file of a similar name stays.
+    let similar = pair.directory.path().join("state.new");
+    std::fs::write(&similar, "precious").unwrap();
+    let file_of_eu = pair.directory.path().join("state.eu").display().to_string();
+    let (code, _, error) = pair.run("verify", &["--state", &file_of_eu]).await;
+    assert_eq!((code, error.as_str()), (Some(1), ""));
+    assert_eq!(std::fs::read_to_string(&similar).unwrap(), "precious");
+
     let mut other = state.clone();
     other["target"] = json!("http://other/");
     for (text, told) in [

@@ -220,7 +220,8 @@ impl State {
 
     fn save(&self, file: &Path) -> anyhow::Result<()> {
         // Renamed, so that a run that is killed leaves a whole file.
-        let new = file.with_extension("new");
+        let mut new = file.as_os_str().to_owned();
+        new.push(".new");
         std::fs::write(&new, serde_json::to_vec(self)?)
             .and_then(|()| std::fs::rename(&new, file))
             .with_context(|| format!("cannot write {}", file.display()))
