@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::Method;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 
 use super::handle::{Database, FULL_COMMIT};
 use crate::error::Error;
@@ -32,9 +33,28 @@ pub struct DocError {
     #[serde(default)]
     pub rev: Option<Rev>,
     /// `forbidden`, …
+    #[serde(deserialize_with = "text_of_any")]
     pub error: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_of_any_but_null")]
     pub reason: Option<String>,
+}
+
+/// A validation function may throw any value.
+fn text_of_any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::String(text) => text,
+        other => other.to_string(),
+    })
+}
+
+fn text_of_any_but_null<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        other => Some(other.to_string()),
+    })
 }
 
 impl Database {
@@ -75,10 +95,10 @@ impl Database {
         } else {
             reply.success().await?
         };
-        let results: Vec<serde_json::Value> = reply.parse()?;
+        let results: Vec<Value> = reply.parse()?;
         let failed = results
             .into_iter()
-            .filter(|result| result.get("error").is_some());
+            .filter(|result| result.get("error").is_some_and(|error| !error.is_null()));
         failed
             .map(serde_json::from_value)
             .collect::<Result<Vec<DocError>, _>>()
@@ -135,6 +155,23 @@ impl<'de> Deserialize<'de> for Diff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reasons_may_be_any_json() {
+        for (reason, expected) in [
+            (r#""only even""#, Some("only even")),
+            (r#"{"code":7}"#, Some(r#"{"code":7}"#)),
+            ("42", Some("42")),
+            ("null", None),
+        ] {
+            let row = format!(r#"{{"id":"a","rev":"1-x","error":"forbidden","reason":{reason}}}"#);
+            let error: DocError = serde_json::from_str(&row).unwrap();
+            assert_eq!(error.error, "forbidden");
+            assert_eq!(error.reason.as_deref(), expected);
+        }
+        let error: DocError = serde_json::from_str(r#"{"error":{"a":1}}"#).unwrap();
+        assert_eq!((&*error.error, error.reason), (r#"{"a":1}"#, None));
+    }
 
     #[test]
     fn revisions_are_asked_and_answered_in_order() {

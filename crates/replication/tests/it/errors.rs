@@ -336,63 +336,6 @@ async fn questions_that_pay() {
 }
 
 #[tokio::test]
-async fn validation_counts_what_it_refuses() {
-    let world = World::new().await;
-    let validation =
-        json!({"_id": "_design/v", "validate_doc_update": peer::sources::VALIDATE_EVEN});
-    world.target().put("b", &validation.to_string()).unwrap();
-    for n in 1..=6 {
-        world.put(&json!({"_id": format!("{n}"), "integer": n}));
-    }
-    let rev = world.source.put("a", r#"{"_id":"7","integer":7}"#).unwrap();
-    world
-        .source
-        .attach("a", "7", Some(&rev), "x", "text/plain", "hello")
-        .unwrap();
-    let outcome = world.replicate(json!({})).await;
-    assert_eq!(counts(&outcome), [7, 7, 7, 3, 4]);
-    let mut failed: Vec<_> = outcome
-        .progress
-        .failures
-        .iter()
-        .map(|failed| failed.id.as_str())
-        .collect();
-    failed.sort_unstable();
-    assert_eq!(failed, ["1", "3", "5", "7"]);
-    assert!(
-        outcome
-            .progress
-            .failures
-            .iter()
-            .all(|failed| failed.rev.is_some() && failed.reason == "only even")
-    );
-}
-
-#[tokio::test]
-async fn design_documents_need_an_administrator() {
-    let admin = Some(("adm".to_owned(), "pass".to_owned()));
-    let world = World::with(Options {
-        admin,
-        admin_only: false,
-        ..Options::default()
-    })
-    .await;
-    world.source.add_user("joe", "pass", &[]).unwrap();
-    world.put_docs(0..5);
-    world.put(&json!({"_id": "_design/d"}));
-    let as_user = |name: &str, database| {
-        world
-            .source
-            .database_url(database)
-            .replace("http://", &format!("http://{name}:pass@"))
-    };
-    let outcome = world
-        .replicate(json!({"source": as_user("adm", "a"), "target": as_user("joe", "b")}))
-        .await;
-    assert_eq!(counts(&outcome), [6, 6, 6, 5, 1]);
-}
-
-#[tokio::test]
 async fn a_server_that_wants_less() {
     let world = World::new().await;
     world.put_docs(0..500);

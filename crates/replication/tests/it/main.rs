@@ -20,6 +20,7 @@ mod filters;
 mod fixture;
 mod limits;
 mod ours;
+mod rejected;
 mod requests;
 mod seeds;
 mod servers;
