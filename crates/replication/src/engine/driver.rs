@@ -180,10 +180,11 @@ impl<'a> Driver<'a> {
             // Changes that a filter dropped were counted as pending as well.
             self.pending = Some((0, self.changes_read));
         }
+        // Without a checkpoint, the next run would start over, and so would every later one.
         let is_repeated = is_complete || self.handles.rest.is_cancelled();
         if is_repeated && self.defers_checkpoint() {
             self.result_without_checkpoint();
-        } else if !is_complete {
+        } else if !is_repeated {
             self.last_checkpoint().await;
         } else if let Err(error) = self.checkpoint_now().await {
             return Err(self.failed(error));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use couch::Seq;
 use peer::{Fault, Faults, On, Options};
 use replication::Stats;
-use replication::engine::{Gate, Halt, StartedFrom};
+use replication::engine::{Gate, Halt, Phase, StartedFrom};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -101,6 +101,26 @@ async fn a_source_that_may_only_be_read() {
     world.put_docs(20..22);
     let outcome = world.replicate(options).await;
     assert_eq!(outcome.progress.started_from, StartedFrom::Zero);
+}
+
+/// One that rests would otherwise read the whole feed again after every change, and never say why.
+#[tokio::test]
+async fn a_rest_without_a_checkpoint_is_a_failure() {
+    let world = World::new().await;
+    world.put_docs(0..10);
+    let forbidden = Fault::Status {
+        status: 403,
+        retry_after: None,
+    };
+    let checkpoints = On::put("/a/_local/*");
+    world
+        .source
+        .set_faults(Faults::script([(checkpoints, forbidden)]));
+    let running = world.start(json!({"continuous": true})).await;
+    running.until(|now| now.phase == Phase::CaughtUp).await;
+    running.control.rest();
+    let error = running.end().await.unwrap_err();
+    assert_eq!(error.tag(), "checkpoint_commit_failure");
 }
 
 #[tokio::test]
