@@ -4,11 +4,13 @@
 //! left alone. The members that replication needs are found in one pass without building a tree.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
+use md5::{Digest as _, Md5};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -72,6 +74,39 @@ impl Document {
         &self.json
     }
 
+    /// Whether all inline attachments that have a digest match it. The digest of a compressed attachment is of other bytes.
+    pub fn inline_digests_match(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Inline<'a> {
+            #[serde(borrow, rename = "_attachments")]
+            attachments: HashMap<Text<'a>, Attachment<'a>>,
+        }
+        #[derive(Deserialize)]
+        struct Attachment<'a> {
+            #[serde(borrow)]
+            data: Option<Text<'a>>,
+            encoding: Option<IgnoredAny>,
+            #[serde(borrow)]
+            digest: Option<&'a RawValue>,
+        }
+        if self.attachments != Attachments::Inline {
+            return true;
+        }
+        let Ok(Inline { attachments }) = serde_json::from_slice(&self.json) else {
+            return false;
+        };
+        attachments.values().all(|attachment| {
+            let digest: Option<String> = attachment.digest.and_then(read);
+            match (&attachment.data, digest.as_deref().and_then(md5)) {
+                (Some(Text(data)), Some(digest)) if attachment.encoding.is_none() => {
+                    let data = BASE64.decode(data.as_bytes());
+                    data.is_ok_and(|data| digest == Md5::digest(data)[..])
+                }
+                _ => true,
+            }
+        })
+    }
+
     /// Whether it has attachments, of any form.
     pub fn has_attachments(&self) -> bool {
         self.attachments != Attachments::None
@@ -122,7 +157,7 @@ impl<'de> Deserialize<'de> for Key {
 }
 
 /// A string that is borrowed if it has no escapes.
-#[derive(Deserialize)]
+#[derive(PartialEq, Eq, Hash, Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
@@ -305,6 +340,28 @@ mod tests {
             .collect();
         assert_eq!(found, [("z", 10), ("a", 4)]);
         assert_eq!(following[1].encoding.as_deref(), Some("gzip"));
+    }
+
+    #[test]
+    fn inline_attachments_match_their_digest() {
+        let matches = |attachments: &str| {
+            let json = format!(r#"{{"_id":"a","_attachments":{{{attachments}}}}}"#);
+            parse(&json).inline_digests_match()
+        };
+        let right = r#""digest":"md5-XUFAKrxLKna5cZ2REBfFkg==""#;
+        assert!(matches(&format!(r#""\n":{{"data":"aGVsbG8=",{right}}}"#)));
+        assert!(matches(r#""a":{"data":"aGVsbG8=","digest":"sha1-x"}"#));
+        assert!(matches(r#""a":{"data":"aGVsbG8=","digest":7}"#));
+        assert!(matches(r#""a":{"data":"aGVsbG8="}"#));
+        assert!(matches(&format!(r#""a":{{"stub":true,{right}}}"#)));
+        assert!(matches(&format!(
+            r#""a":{{"data":"","encoding":"gzip",{right}}}"#
+        )));
+        for data in ["aGVsbG9v", "", "not base64"] {
+            let wrong = format!(r#""a":{{"data":"{data}",{right}}}"#);
+            assert!(!matches(&wrong), "{wrong}");
+            assert!(!matches(&format!(r#""b":{{"data":""}},{wrong}"#)));
+        }
     }
 
     #[test]

@@ -106,9 +106,14 @@ async fn read_inline(
         .collect();
         let (attempts, mut read) = (group.len(), 0);
         let mut answer = BulkRead::open(cx, group, true).await?;
-        while let Some((_, document)) = answer.next().await? {
-            read += 1;
-            outbox.push(document).await?;
+        while let Some((wanted, document)) = answer.next().await? {
+            if document.inline_digests_match() {
+                read += 1;
+                outbox.push(document).await?;
+            } else {
+                tracing::info!(doc.id = %document.id, "an attachment does not match its digest, fetching it again");
+                singles.push(wanted);
+            }
         }
         cx.count_bulk_get(read, attempts);
         if cx.planted != Some(Mistake::ForgetsRevisions) {
@@ -161,6 +166,7 @@ async fn read_winners(
         };
         // Servers that do not send attachments send stubs.
         if document.attachments == Attachments::Inline
+            && document.inline_digests_match()
             && let Some(index) = group.iter().position(fits)
         {
             group.remove(index);

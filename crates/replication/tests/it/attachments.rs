@@ -379,3 +379,42 @@ async fn stubs_are_not_taken_for_attachments() {
     world.replicate(json!({})).await;
     world.assert_same();
 }
+
+/// What came inline is checked as well as what is streamed.
+#[tokio::test]
+async fn damaged_ones_are_not_passed_on() {
+    for generations in [1, 2] {
+        let world = World::new().await;
+        let mut rev = None;
+        for _ in 0..generations {
+            let written = world
+                .source
+                .attach("a", "doc", rev.as_ref(), "x", BINARY, "right")
+                .unwrap();
+            rev = Some(written);
+        }
+        let stored = world.source.get("a", "doc").unwrap().unwrap();
+        let mut damaged = stored.clone();
+        let attachment = damaged["_attachments"]["x"].as_object_mut().unwrap();
+        attachment.remove("stub");
+        attachment.insert("data".to_owned(), json!(BASE64.encode("wrong")));
+        let (bulk, all) = (
+            json!({"results": [{"id": "doc", "docs": [{"ok": damaged}]}]}),
+            json!({"rows": [{"id": "doc", "doc": damaged}]}),
+        );
+        let answer = |body: Value| Fault::Answer {
+            status: 200,
+            headers: vec![("Content-Type".to_owned(), "application/json".to_owned())],
+            body: body.to_string(),
+        };
+        world.source.set_faults(Faults::script([
+            (On::post("/a/_bulk_get?*attachments=true*"), answer(bulk)),
+            (On::post("/a/_all_docs*"), answer(all)),
+        ]));
+        let outcome = world.replicate(json!({})).await;
+        assert_eq!(counts(&outcome), [1, 1, 1, 1, 0]);
+        assert!(!world.source.injected().is_empty());
+        assert_eq!(world.target().get("b", "doc").unwrap().unwrap(), stored);
+        world.assert_same();
+    }
+}
