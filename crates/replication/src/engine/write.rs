@@ -92,7 +92,9 @@ async fn write(cx: &Context, group: Group, singles: &mut Vec<Single>) -> Result<
                 take_note(cx, &group, errors, singles)?;
             }
             Err(couch::Error::TooLarge(answer)) => {
-                cx.observe_too_large(bytes);
+                if group.len() > 1 && is_of_request(&answer) {
+                    cx.observe_too_large(bytes);
+                }
                 if let [document] = &group[..] {
                     let reason = answer.reason.as_deref().unwrap_or("the target's limit");
                     cx.fail_doc(
@@ -122,6 +124,12 @@ async fn write(cx: &Context, group: Group, singles: &mut Vec<Single>) -> Result<
         }
     }
     Ok(())
+}
+
+/// Whether the request was too large, and not one document or attachment in it.
+fn is_of_request(answer: &couch::Answer) -> bool {
+    let limit = answer.error.as_deref();
+    !matches!(limit, Some("document_too_large" | "attachment_too_large"))
 }
 
 /// Most servers respond 412, CouchDB clusters sometimes 500.

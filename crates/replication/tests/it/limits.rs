@@ -50,6 +50,27 @@ async fn one_that_is_too_large() {
     );
 }
 
+/// That one document is too large says nothing about the size of requests.
+#[tokio::test]
+async fn one_that_is_too_large_does_not_make_all_writes_small() {
+    let world = World::new().await;
+    let large = json!({"_id": "a_large", "text": "x".repeat(30_000)}).to_string();
+    let small = (0..2000)
+        .map(|n| json!({"_id": format!("doc{n:04}"), "text": "x".repeat(1000)}).to_string());
+    world
+        .source
+        .put_all("a", std::iter::once(large).chain(small))
+        .unwrap();
+    world.source.set_limits(Limits {
+        document_bytes_max: 20_000,
+        ..Limits::default()
+    });
+    let outcome = world.replicate(json!({})).await;
+    assert_eq!(counts(&outcome)[3..], [2000, 1]);
+    let writes = world.target().count("POST", "/b/_bulk_docs");
+    assert!(writes < 40, "{writes}");
+}
+
 #[tokio::test]
 async fn one_with_a_large_attachment() {
     let world = small().await;
