@@ -243,7 +243,7 @@ pub async fn run(mut run: Run, handles: Handles) -> Result<Report, Error> {
             let opened = tokio::select! {
                 biased;
                 // Nothing was done, so there is nothing to record.
-                () = stop.cancelled() => return Ok(stopped_early()),
+                () = stop.cancelled() => return Ok(stopped_early(run.resume)),
                 opened = Box::pin(open::open(&run, Timestamp::now())).instrument(info_span!("open")) => {
                     opened.inspect_err(|_| metrics::failed_start())?
                 }
@@ -263,9 +263,9 @@ pub async fn run(mut run: Run, handles: Handles) -> Result<Report, Error> {
     }
 }
 
-fn stopped_early() -> Report {
+fn stopped_early(resume: Option<Resume>) -> Report {
     let progress = Progress {
-        phase: Phase::Ended,
+        resume,
         ..Progress::default()
     };
     Report {

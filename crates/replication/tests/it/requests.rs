@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use replication::Stats;
-use replication::engine::{Gate, Phase, Report, Resume, StartedFrom};
+use replication::engine::{
+    Ending, Gate, Handles, Phase, Report, Resume, StartedFrom, run,
+};
 use serde_json::{Value, json};
 
 use crate::fixture::{Running, World, counts};
@@ -290,6 +292,23 @@ async fn rejected_documents_are_not_tried_again() {
         last = world.repeat(json!({}), &last).await;
     }
     assert_eq!(counts(&last), [8, 8, 8, 5, 3]);
+}
+
+#[tokio::test]
+async fn a_run_that_is_stopped_before_it_begins_changes_nothing() {
+    let world = World::new().await;
+    let last = repeated(&world).await;
+    let mut prepared = world
+        .prepare(&json!({}), last.progress.stats)
+        .await
+        .unwrap();
+    prepared.resume.clone_from(&last.progress.resume);
+    let (control, handles) = Handles::new(Gate::open());
+    control.stop();
+    let stopped = run(prepared, handles).await.unwrap();
+    assert_eq!(stopped.ending, Ending::Stopped);
+    assert_eq!(stopped.progress.phase, Phase::Starting);
+    assert_eq!(stopped.progress.resume, last.progress.resume);
 }
 
 #[tokio::test]

@@ -68,7 +68,8 @@ impl End {
 
     /// The same end, with the last progress of the run.
     pub(super) fn with(self, last: Progress) -> Self {
-        if last.phase == Phase::Starting || matches!(self, Self::Halted) {
+        let is_new = last.phase != Phase::Starting || last.resume.is_some();
+        if !is_new || matches!(self, Self::Halted) {
             return self;
         }
         Self::After(Box::new(self), Box::new(last))

@@ -173,7 +173,9 @@ impl Work<'_> {
     ) -> Result<(), ServiceError> {
         let jobs = &self.runner.replications.0.jobs;
         let op = jobs.op();
-        let live = &live(now, op.now_ms).encode();
+        // A run that begins has nothing to say yet, and continues what the row has.
+        let live = (now.phase != Phase::Starting).then(|| live(now, op.now_ms).encode());
+        let live = live.as_deref();
         let (replications, job) = (&self.runner.replications, &self.accepted.job);
         let held = (jobs.store())
             .transact("keep_progress", |tx| async move {
@@ -187,7 +189,9 @@ impl Work<'_> {
                 if let Some(data) = data.filter(|_| !held.repeated) {
                     (replications.events_in(&tx, &op, job, before.as_ref(), data)).await?;
                 }
-                tx.set(&keys::live(&job.id), live);
+                if let Some(live) = live {
+                    tx.set(&keys::live(&job.id), live);
+                }
                 Ok::<_, ServiceError>(held)
             })
             .await?;
@@ -199,8 +203,10 @@ impl Work<'_> {
 
     /// The last progress of a run, written with its end.
     pub(super) fn save_progress_in(&self, tx: &Transaction, op: &Op, last: &Progress) {
-        let live = live(last, op.now_ms);
-        tx.set(&keys::live(&self.accepted.job.id), &live.encode());
+        if last.phase != Phase::Starting {
+            let live = live(last, op.now_ms);
+            tx.set(&keys::live(&self.accepted.job.id), &live.encode());
+        }
     }
 }
 

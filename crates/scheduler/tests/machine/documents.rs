@@ -100,6 +100,33 @@ async fn rejected_documents_are_reported() {
     assert_eq!(doc["_replication_stats"]["completed_with_failures"], true);
 }
 
+/// The node stops before a run could open its databases, which leaves what earlier runs did.
+#[tokio::test]
+async fn a_run_that_does_not_begin_forgets_nothing() {
+    let world = World::new().await;
+    let node = world.node("n1").await;
+    world.peer.put("a", r#"{"_id":"x"}"#).unwrap();
+    world.put("x", &json!({"continuous": true})).await;
+    let first = world
+        .until("x", |row| row["info"]["docs_written"] == 1)
+        .await;
+    node.stop().await;
+    let hang = |path| (peer::On::get(path), peer::Fault::Hang);
+    world
+        .peer
+        .set_faults(peer::Faults::script([hang("/a/"), hang("/a/_local/*")]));
+    let node = world.node("n2").await;
+    let another = |row: &Value| row["state"] == "running" && row["pid"] != first["pid"];
+    world.until("x", another).await;
+    node.stop().await;
+    let row = world.until_state("x", "pending").await;
+    assert_eq!(row["info"]["docs_written"], 1, "{row:#}");
+    assert!(
+        row["info"]["bytes_written"].as_u64().unwrap() > 0,
+        "{row:#}"
+    );
+}
+
 #[tokio::test]
 async fn a_failed_job_is_retried() {
     let world = World::new().await;
