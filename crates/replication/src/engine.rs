@@ -90,6 +90,10 @@ pub struct Run {
     pub filter_code: Option<String>,
     /// Counters of earlier runs.
     pub stats: Stats,
+    /// The documents that the target rejected in earlier runs.
+    pub failures: Arc<Vec<FailedDoc>>,
+    /// When an earlier run last copied anything.
+    pub last_progress: Option<Timestamp>,
     /// What the last run of this job reported in its progress, if it is kept: checkpoints are then not always rewritten.
     pub resume: Option<Resume>,
     /// A new random id, 32 hexadecimal digits.
@@ -120,6 +124,8 @@ impl Run {
             identity,
             filter_code,
             stats: Stats::default(),
+            failures: Arc::default(),
+            last_progress: None,
             resume: None,
             session_id,
             network,
@@ -237,6 +243,12 @@ pub async fn copy_security(
 pub async fn run(mut run: Run, handles: Handles) -> Result<Report, Error> {
     let abort = handles.abort.clone();
     let stop = handles.stop.clone();
+    // Nothing has happened yet that should be noticed.
+    handles.progress.send_if_modified(|progress| {
+        progress.failures = Arc::clone(&run.failures);
+        progress.last_progress = run.last_progress;
+        false
+    });
     // Boxed, so that a waiting run does not keep space for the earlier phase.
     let inner = async {
         loop {

@@ -92,6 +92,16 @@ impl Stats {
         self.combine(*earlier, u64::saturating_sub)
     }
 
+    /// The counters that change when a document is copied or rejected.
+    pub(crate) fn documents(&self) -> [u64; 4] {
+        [
+            self.docs_read,
+            self.docs_written,
+            self.doc_write_failures,
+            self.attachments_copied,
+        ]
+    }
+
     fn combine(mut self, mut other: Self, with: fn(u64, u64) -> u64) -> Self {
         for (_, field) in INFO {
             *field(&mut self) = with(*field(&mut self), *field(&mut other));

@@ -35,17 +35,17 @@ use crate::fault::ServiceError;
 use crate::history::{Copied, Counting};
 use crate::idle::{ChangeListener, Sources};
 use crate::keys;
-use crate::live::Live;
+use crate::live::{Live, Seed};
 use crate::outcome::Outcome;
 use crate::permits::{Permit, Permits};
 use crate::quarantine::{Quarantine, Suspect};
 use crate::service::{PARKED_MS, Replications};
 use crate::starts::{self, StartPermit, Starts};
 use crate::testing::{self, Bug};
+use replication::Error;
 use replication::engine::{self, Budget, Ending, Handles, Phase, Progress, Report, Run, Settings};
 use replication::id::Identity;
 use replication::params::Replication;
-use replication::{Error, Stats};
 
 use end::End;
 use outage::Servers;
@@ -253,14 +253,13 @@ impl Work<'_> {
             Ok(identified) => identified,
             Err(error) => return Ok(End::of_error(&error)),
         };
-        let stats = loop {
+        let seed = loop {
             match Box::pin(self.begin(data, &identity)).await {
-                Ok(Begun::Run(stats)) => break stats,
+                Ok(Begun::Run(seed)) => break seed,
                 Ok(Begun::Again) => return Ok(End::Reschedule { due_ms: 0 }),
                 Ok(Begun::Duplicate) => {
-                    return Ok(End::Duplicate {
-                        identity: Box::new(identity),
-                    });
+                    let identity = Box::new(identity);
+                    return Ok(End::Duplicate { identity });
                 }
                 // The rule may still ask for it, as for a database that was new to an earlier revision: the next look at
                 // the databases of the source replaces or removes it.
@@ -281,7 +280,9 @@ impl Work<'_> {
             replication,
             identity,
             filter_code,
-            stats,
+            stats: seed.stats,
+            failures: seed.failures,
+            last_progress: seed.last_progress,
             // If the run fails, the next one starts without.
             resume: data.resume.take(),
             session_id: format!("{:032x}", self.runner.replications.entropy().bits()),
@@ -421,24 +422,20 @@ impl Work<'_> {
         format!("{}.{serial}", self.runner.process)
     }
 
-    /// Statistics of earlier runs of this replication.
+    /// What earlier runs of this replication did.
     async fn seed_in(
         &self,
         tx: &store::Transaction,
         old_id: Option<&str>,
         identity: &Identity,
-    ) -> Result<Stats, ServiceError> {
+    ) -> Result<Seed, ServiceError> {
         let key = keys::live(&self.accepted.job.id);
         if old_id != Some(identity.replication.as_str()) {
             tx.clear(&key);
-            return Ok(Stats::default());
+            return Ok(Seed::default());
         }
-        let live = tx
-            .get(&key)
-            .await?
-            .map(|row| Live::decode(&row))
-            .unwrap_or_default();
-        Ok(Stats::from_info(&Value::Object(live.info)))
+        let live = tx.get(&key).await?.map(|row| Live::decode(&row));
+        Ok(live.unwrap_or_default().seed())
     }
 }
 

@@ -3,6 +3,7 @@
 mod pass;
 mod watchdog;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use couch::Seq;
@@ -60,6 +61,11 @@ pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result
         last_result,
     );
     driver.handles.progress.send_modify(|progress| {
+        (progress.stats, progress.before) = (driver.before, driver.before);
+        if started_from == StartedFrom::Zero {
+            // All documents are tried again.
+            progress.failures = Arc::default();
+        }
         progress.start_seq = Some(driver.through.through().clone());
         progress.started_from = started_from;
         progress.checkpointed_seq =
@@ -340,7 +346,8 @@ impl<'a> Driver<'a> {
         };
         let failures = self.cx.take_failures();
         self.handles.progress.send_modify(|progress| {
-            let moved = progress.stats != stats;
+            let has_written = is_working && progress.stats.bytes_written != stats.bytes_written;
+            let has_copied = has_written || progress.stats.documents() != stats.documents();
             progress.phase = phase;
             (progress.stats, progress.before) = (stats, self.before);
             let through = self.through.through();
@@ -351,7 +358,7 @@ impl<'a> Driver<'a> {
                 Phase::CaughtUp => None,
                 _ => progress.behind_since.or(Some(now)),
             };
-            if moved || progress.last_progress.is_none() {
+            if has_copied {
                 progress.last_progress = Some(now);
             }
             (progress.docs_per_second, progress.bytes_per_second) = (docs, bytes);

@@ -72,7 +72,7 @@ pub struct Progress {
     pub changes_pending: Option<u64>,
     /// Since when there has been work; `None` when caught up.
     pub behind_since: Option<Timestamp>,
-    /// The time of the last progress.
+    /// When anything was last copied, in this run or an earlier one.
     pub last_progress: Option<Timestamp>,
     /// Recent documents per second.
     pub docs_per_second: f64,

@@ -1,5 +1,6 @@
 //! A peer with a source `a` and a target `b`, and replications from one to the other.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -110,6 +111,8 @@ impl World {
             identity,
             filter_code,
             stats,
+            failures: Arc::default(),
+            last_progress: None,
             resume: None,
             session_id,
             network,

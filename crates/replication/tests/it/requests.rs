@@ -312,6 +312,16 @@ async fn a_run_that_is_stopped_before_it_begins_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_run_without_a_change_makes_no_progress() {
+    let world = World::new().await;
+    world.put_docs(0..10);
+    let last = world.replicate(json!({})).await;
+    assert!(last.progress.last_progress.is_some());
+    let outcome = world.replicate(json!({})).await;
+    assert_eq!(outcome.progress.last_progress, None);
+}
+
+#[tokio::test]
 async fn nothing_is_kept_that_cannot_be_used() {
     let world = World::new().await;
     world.put_docs(0..3);

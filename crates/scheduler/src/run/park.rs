@@ -3,6 +3,7 @@
 //! An idle job keeps its holder and its heartbeats. It costs its data and a listener, but no connection. When its
 //! source changes, it takes a permit and runs from its checkpoint, as it would on another node.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -100,6 +101,7 @@ impl Work<'_> {
 
     fn begin_again(&self, run: &mut Run, last: &Progress) {
         (run.stats, run.resume) = (last.stats, last.resume.clone());
+        (run.failures, run.last_progress) = (Arc::clone(&last.failures), last.last_progress);
         run.session_id = format!("{:032x}", self.runner.replications.entropy().bits());
     }
 

@@ -8,15 +8,15 @@ use crate::create::Fate;
 use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::live::Seed;
 use crate::service::Replications;
 use crate::writeback::{self, Patch};
-use replication::Stats;
 use replication::id::Identity;
 
 /// The result of starting a run.
 pub(super) enum Begun {
-    /// The run may copy, and continues these statistics.
-    Run(Stats),
+    /// The run may copy, and continues this.
+    Run(Seed),
     /// A creator requested another run meanwhile.
     Again,
     /// Another job owns the replication id.
@@ -163,7 +163,7 @@ impl Work<'_> {
             }
             writeback::write_in(replications, tx, op, &new.origin, &Patch::Started).await?;
         }
-        let stats = self.seed_in(tx, old.rep_id.as_deref(), identity).await?;
-        Ok(Begun::Run(stats))
+        let seed = self.seed_in(tx, old.rep_id.as_deref(), identity).await?;
+        Ok(Begun::Run(seed))
     }
 }

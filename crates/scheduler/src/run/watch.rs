@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jobs::Op;
-use serde_json::json;
 use store::Transaction;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -14,7 +13,7 @@ use crate::data::{Behind, JobData};
 use crate::fault::ServiceError;
 use crate::history::Counting;
 use crate::keys;
-use crate::live::Live;
+use crate::live::{Live, show_failed_doc};
 use crate::testing::{self, Bug};
 use crate::wake::after_ms;
 use replication::engine::{Gate, Halt, Phase, Progress, StartedFrom, show_seq};
@@ -211,12 +210,7 @@ impl Work<'_> {
 }
 
 fn live(now: &Progress, now_ms: i64) -> Live {
-    let failures = now.failures.iter().map(|failed| {
-        json!({
-            "id": failed.id, "rev": failed.rev, "error": failed.error,
-            "reason": failed.reason, "time": failed.time.to_string(),
-        })
-    });
+    let failures = now.failures.iter().map(show_failed_doc);
     let from = match now.started_from {
         StartedFrom::Zero => "none",
         StartedFrom::Checkpoint => "checkpoint",

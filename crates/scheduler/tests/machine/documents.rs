@@ -1,5 +1,6 @@
 //! Jobs created by documents.
 
+use replication::id::ReplicationId;
 use serde_json::{Value, json};
 
 use crate::fixture::World;
@@ -98,6 +99,48 @@ async fn rejected_documents_are_reported() {
     assert_eq!(row["info"]["completed_with_failures"], true);
     let doc = world.read("one").await.unwrap();
     assert_eq!(doc["_replication_stats"]["completed_with_failures"], true);
+}
+
+/// They are not tried again until they change, so later runs have nothing to say of them.
+#[tokio::test]
+async fn rejected_documents_stay_listed() {
+    let world = World::new().await;
+    let validation =
+        json!({"_id": "_design/v", "validate_doc_update": peer::sources::VALIDATE_EVEN});
+    world.peer.put("b", &validation.to_string()).unwrap();
+    let options = scheduler::Options {
+        park_after_sec: 1,
+        stats_update_interval_sec: 0,
+        ..scheduler::Options::default()
+    };
+    let mut node = world.node_with("n1", options).await;
+    let job = ReplicationId::from_client(&world.job("x").to_string());
+    let listed = async || {
+        let failures = world.replications.job_failures(&job).await;
+        let failures = failures.unwrap();
+        let ids = failures.iter().map(|failed| failed["id"].to_string());
+        ids.collect::<Vec<_>>()
+    };
+    world.peer.put("a", r#"{"_id":"odd","integer":1}"#).unwrap();
+    world.put("x", &json!({"continuous": true})).await;
+    node.until_parked(1).await;
+    assert_eq!(listed().await, [r#""odd""#]);
+    let idle =
+        |n: u64| move |row: &Value| row["info"]["idle"] == true && row["info"]["docs_written"] == n;
+    world
+        .peer
+        .put("a", r#"{"_id":"even","integer":2}"#)
+        .unwrap();
+    world.until("x", idle(1)).await;
+    assert_eq!(listed().await, [r#""odd""#]);
+    node.stop().await;
+    let _node = world.node("n2").await;
+    world
+        .peer
+        .put("a", r#"{"_id":"even2","integer":2}"#)
+        .unwrap();
+    world.until("x", idle(2)).await;
+    assert_eq!(listed().await, [r#""odd""#]);
 }
 
 /// The node stops before a run could open its databases, which leaves what earlier runs did.
