@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use replication::Stats;
 use replication::engine::{
-    Ending, Gate, Handles, Phase, Report, Resume, StartedFrom, run,
+    Ending, Gate, Handles, Phase, Progress, Report, Resume, StartedFrom, run,
 };
 use serde_json::{Value, json};
 
@@ -319,6 +319,30 @@ async fn a_run_without_a_change_makes_no_progress() {
     assert!(last.progress.last_progress.is_some());
     let outcome = world.replicate(json!({})).await;
     assert_eq!(outcome.progress.last_progress, None);
+}
+
+/// The target is made anew while a run follows that began with the checkpoint of an earlier one.
+#[tokio::test]
+async fn statistics_go_on_when_a_run_begins_anew() {
+    let world = World::new().await;
+    world.put_docs(0..10);
+    let first = world.replicate(json!({})).await;
+    let options = json!({"continuous": true, "checkpoint_interval": 300});
+    let mut prepared = world.prepare(&options, first.progress.stats).await.unwrap();
+    prepared.resume.clone_from(&first.progress.resume);
+    let running = Running::of(prepared, Gate::open());
+    running.until(|now| now.phase == Phase::CaughtUp).await;
+    world.put_docs(10..15);
+    running.until(|now| now.stats.docs_written == 15).await;
+    world.source.delete_database("b").unwrap();
+    world.source.create_database("b").unwrap();
+    world.put_docs(15..20);
+    let again =
+        |now: &Progress| now.phase == Phase::CaughtUp && now.started_from == StartedFrom::Zero;
+    let now = running.until(again).await;
+    assert!(now.stats.docs_written >= 35, "{:?}", now.stats);
+    running.stop().await;
+    world.assert_same_docs();
 }
 
 #[tokio::test]
