@@ -254,8 +254,10 @@ impl<'a> Driver<'a> {
         };
         let before = self.resume.as_ref();
         if checkpointer.written.is_none() {
-            since.read = before.map_or(0, |before| before.since.read) + self.changes_read;
-            since.checked = self.cx.checked();
+            let before = before.map(|before| before.since).unwrap_or_default();
+            since.read = before.read + self.changes_read;
+            // A run that is stopped may not have read again what was counted before.
+            since.checked = self.cx.checked().max(before.checked);
         }
         checkpointer.resume(before, since)
     }

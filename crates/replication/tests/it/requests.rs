@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use peer::{Fault, Faults, On};
 use replication::Stats;
 use replication::engine::{
     Ending, Gate, Handles, Phase, Progress, Report, Resume, StartedFrom, run,
@@ -294,6 +295,29 @@ async fn rejected_documents_are_not_tried_again() {
     assert_eq!(counts(&last), [8, 8, 8, 5, 3]);
 }
 
+/// A run that is stopped before it reads anything forgets nothing.
+#[tokio::test]
+async fn what_is_read_twice_is_counted_once_after_a_stop() {
+    let world = World::new().await;
+    let last = repeated(&world).await;
+    assert_eq!(counts(&last)[0], 12);
+    let feed = On::get("/a/_changes");
+    world
+        .source
+        .set_faults(Faults::script([(feed, Fault::Hang)]));
+    let mut prepared = world
+        .prepare(&json!({}), last.progress.stats)
+        .await
+        .unwrap();
+    prepared.resume.clone_from(&last.progress.resume);
+    let running = Running::of(prepared, Gate::open());
+    running.until(|now| now.phase == Phase::CatchingUp).await;
+    let stopped = running.stop().await;
+    world.source.set_faults(Faults::none());
+    let outcome = world.repeat(json!({}), &stopped).await;
+    assert_eq!(counts(&outcome)[0], 12);
+}
+
 #[tokio::test]
 async fn a_run_that_is_stopped_before_it_begins_changes_nothing() {
     let world = World::new().await;
@@ -309,16 +333,6 @@ async fn a_run_that_is_stopped_before_it_begins_changes_nothing() {
     assert_eq!(stopped.ending, Ending::Stopped);
     assert_eq!(stopped.progress.phase, Phase::Starting);
     assert_eq!(stopped.progress.resume, last.progress.resume);
-}
-
-#[tokio::test]
-async fn a_run_without_a_change_makes_no_progress() {
-    let world = World::new().await;
-    world.put_docs(0..10);
-    let last = world.replicate(json!({})).await;
-    assert!(last.progress.last_progress.is_some());
-    let outcome = world.replicate(json!({})).await;
-    assert_eq!(outcome.progress.last_progress, None);
 }
 
 /// The target is made anew while a run follows that began with the checkpoint of an earlier one.
@@ -343,6 +357,16 @@ async fn statistics_go_on_when_a_run_begins_anew() {
     assert!(now.stats.docs_written >= 35, "{:?}", now.stats);
     running.stop().await;
     world.assert_same_docs();
+}
+
+#[tokio::test]
+async fn a_run_without_a_change_makes_no_progress() {
+    let world = World::new().await;
+    world.put_docs(0..10);
+    let last = world.replicate(json!({})).await;
+    assert!(last.progress.last_progress.is_some());
+    let outcome = world.replicate(json!({})).await;
+    assert_eq!(outcome.progress.last_progress, None);
 }
 
 #[tokio::test]
