@@ -89,7 +89,7 @@ async fn write(cx: &Context, group: Group, singles: &mut Vec<Single>) -> Result<
         match cx.target.bulk_docs(&bodies).instrument(span).await {
             Ok(errors) => {
                 cx.observe_write(bytes, started.elapsed());
-                take_note(cx, &group, errors, singles)?;
+                take_note(cx, &group, &errors, singles)?;
             }
             Err(couch::Error::TooLarge(answer)) => {
                 if group.len() > 1 && is_of_request(&answer) {
@@ -146,27 +146,31 @@ fn is_missing_stub(error: &couch::Error) -> bool {
 fn take_note(
     cx: &Context,
     group: &[Document],
-    errors: Vec<DocError>,
+    errors: &[DocError],
     singles: &mut Vec<Single>,
 ) -> Result<(), Error> {
     let refused = errors.len().min(group.len());
-    let inside = group
-        .iter()
-        .filter(|document| document.attachments == Attachments::Inline);
-    let attachments: u64 = inside.map(inline_count).sum();
+    let known = |error: &DocError| {
+        let id = error.id.as_ref()?;
+        let same = |document: &&Document| {
+            document.id == *id && (error.rev.is_none() || document.rev == error.rev)
+        };
+        group.iter().find(same)
+    };
+    let inside = |document: &Document| match document.attachments {
+        Attachments::Inline => inline_count(document),
+        _ => 0,
+    };
+    let attachments: u64 = group.iter().map(inside).sum();
+    let refused_attachments: u64 = errors.iter().filter_map(known).map(inside).sum();
     cx.count(|stats| {
         let written = (group.len() - refused) as u64;
         metrics::docs_written(written);
         stats.docs_written += written;
-        stats.attachments_copied += attachments;
+        stats.attachments_copied += attachments.saturating_sub(refused_attachments);
     });
     for error in errors {
-        let known = error.id.as_ref().and_then(|id| {
-            let same = |document: &&Document| {
-                document.id == *id && (error.rev.is_none() || document.rev == error.rev)
-            };
-            group.iter().find(same)
-        });
+        let known = known(error);
         if error.error == "missing_stub"
             && let Some(single) = known.and_then(single)
         {

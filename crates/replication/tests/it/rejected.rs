@@ -1,5 +1,7 @@
 //! Documents that the target rejects.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use peer::{Fault, Faults, On, Options};
 use serde_json::{Value, json};
 
@@ -85,4 +87,20 @@ async fn reasons_need_not_be_text() {
         };
         assert_eq!((failed.id.as_str(), &failed.reason), ("doc0003", &expected));
     }
+}
+
+#[tokio::test]
+async fn attachments_of_rejected_documents_do_not_count() {
+    let world = World::new().await;
+    let validation =
+        json!({"_id": "_design/v", "validate_doc_update": peer::sources::VALIDATE_EVEN});
+    world.target().put("b", &validation.to_string()).unwrap();
+    for n in 1..=6 {
+        let attachment = json!({"x": {"content_type": "a/b", "data": BASE64.encode("hello")}});
+        let id = n.to_string();
+        world.put(&json!({"_id": id, "integer": n, "_attachments": attachment}));
+    }
+    let outcome = world.replicate(json!({})).await;
+    assert_eq!(counts(&outcome), [6, 6, 6, 3, 3]);
+    assert_eq!(outcome.progress.stats.attachments_copied, 3);
 }
