@@ -252,7 +252,7 @@ impl Reporter {
                 failed.id, failed.error, failed.reason
             ));
         }
-        let stats = done_now(outcome);
+        let stats = outcome.progress.own_stats();
         if self.json {
             output::line(&json!({"ok": true, "result": outcome.result}).to_string());
         } else {
@@ -285,16 +285,4 @@ fn summary(outcome: &Report, stats: &Stats) -> String {
             format!("Stopped after {copied}: the filter was changed; run it again")
         }
     }
-}
-
-/// The counts of this run: the engine's counters include earlier runs, whose counts are in the checkpoint's history.
-fn done_now(outcome: &Report) -> Stats {
-    let stats = outcome.progress.stats;
-    let history = outcome.result.get("history");
-    let last = if outcome.result.contains_key("no_changes") {
-        history.and_then(|history| history.get(0))
-    } else {
-        history.and_then(|history| history.get(1))
-    };
-    stats.since(&last.map(Stats::from_history).unwrap_or_default())
 }
