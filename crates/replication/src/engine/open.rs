@@ -63,7 +63,11 @@ pub(super) async fn open(run: &Run, now: Timestamp) -> Result<Opened, Error> {
     let (found, last_result) = if both {
         (compare(&source_log, &target_log), source_log.body())
     } else {
-        let found = start_at_target(&target_log, &source_started);
+        let found = match target_log.get(SOURCE_STARTED) {
+            Some(recorded) => start_at_target(&target_log, recorded, &source_started),
+            // It was written together with one at the source.
+            None => compare(&old_log(&source, &run.identity).await?, &target_log),
+        };
         (found, target_log.body())
     };
     let newest = found
@@ -188,11 +192,8 @@ fn start(found: &Start, options: &Options) -> (Seq, StartedFrom) {
 }
 
 /// If only the target has checkpoints, they identify the source.
-fn start_at_target(log: &Log, source_started: &str) -> Start {
-    let recorded = log
-        .get(SOURCE_STARTED)
-        .and_then(Value::as_str)
-        .unwrap_or("0");
+fn start_at_target(log: &Log, recorded: &Value, source_started: &str) -> Start {
+    let recorded = recorded.as_str().unwrap_or("0");
     if same_instance(recorded, source_started) {
         compare(log, log)
     } else {
@@ -200,6 +201,18 @@ fn start_at_target(log: &Log, source_started: &str) -> Start {
             start: Seq::zero(),
             history: Vec::new(),
         }
+    }
+}
+
+/// The checkpoint that an earlier replication may have left at a source that gets none. Not every source lets it be read.
+async fn old_log(source: &Database, identity: &Identity) -> Result<Log, Error> {
+    match source.local(identity.base.as_str()).await {
+        Ok(body) => Ok(body.map(Log::new).unwrap_or_default()),
+        Err(error) if error.is_refusal() => {
+            tracing::debug!(%error, "cannot read the checkpoint at the source");
+            Ok(Log::default())
+        }
+        Err(error) => Err(Error::at(Step::Checkpoint)(error)),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use couch::Seq;
-use peer::{Fault, Faults, On, Options};
+use peer::{Fault, Faults, On, Options, SeqForm};
 use replication::Stats;
 use replication::engine::{Gate, Halt, Phase, StartedFrom};
 use serde_json::{Value, json};
@@ -121,6 +121,27 @@ async fn a_rest_without_a_checkpoint_is_a_failure() {
     running.control.rest();
     let error = running.end().await.unwrap_err();
     assert_eq!(error.tag(), "checkpoint_commit_failure");
+}
+
+/// The checkpoint at the target was written together with one at the source, and does not say which database that was.
+#[tokio::test]
+async fn a_source_that_was_replaced_before_only_the_target_has_checkpoints() {
+    let options = Options {
+        seqs: SeqForm::Number,
+        ..Options::default()
+    };
+    let world = World::with(options).await;
+    let only_target = json!({"checkpoints": "target"});
+    world.put_docs(0..10);
+    world.replicate(json!({})).await;
+    let outcome = world.replicate(only_target.clone()).await;
+    assert_eq!(outcome.progress.started_from, StartedFrom::Checkpoint);
+    world.source.delete_database("a").unwrap();
+    world.source.create_database("a").unwrap();
+    world.put_docs(20..22);
+    let outcome = world.replicate(only_target).await;
+    assert_eq!(outcome.progress.started_from, StartedFrom::Zero);
+    assert_eq!(world.target_ids().len(), 12);
 }
 
 #[tokio::test]
