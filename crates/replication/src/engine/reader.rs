@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use couch::{Change, Changes, ChangesRequest, FeedKind, Seq};
+use couch::{Change, Changes, ChangesRequest, FeedKind, Idle, Seq};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -184,7 +184,7 @@ impl Reader<'_> {
             let (started, position) = (Instant::now(), self.position.clone());
             match self.read_continuous(&request).await {
                 Ok(()) if polls && self.position != position => {}
-                Ok(()) => self.pause(started).await,
+                Ok(()) => self.ended(&request, started).await,
                 Err(error) if !polls && self.polls_after(&error, started) => {
                     tracing::info!(%error, "continuous changes feed does not work, polling instead");
                     self.keep_covered().await;
@@ -372,6 +372,16 @@ impl Reader<'_> {
         tracing::warn!(%error, "changes feed failed");
         self.pause(started).await;
         Ok(())
+    }
+
+    /// Waits after a feed that ended in order: not at all if it lasted for as long as it was asked to.
+    async fn ended(&mut self, request: &ChangesRequest, opened: Instant) {
+        match request.idle {
+            Idle::TimeoutMs(ms) if opened.elapsed() >= Duration::from_millis(ms) => {
+                self.failures = 0;
+            }
+            _ => self.pause(opened).await,
+        }
     }
 
     /// Waits before reopening a feed: not at all if it was open for long, and increasingly long if it ended soon

@@ -273,6 +273,37 @@ async fn an_abort_stops_every_write() {
     assert!(world.source.contents("a").unwrap().locals.is_empty());
 }
 
+/// Each feed of a filtered replication ends after the time that it was asked to last, which is no failure.
+#[tokio::test]
+async fn feeds_that_end_when_they_should_are_opened_again_at_once() {
+    let world = World::new().await;
+    let options = json!({
+        "continuous": true, "selector": {"integer": {"$gte": 0}}, "connection_timeout": 1500,
+    });
+    let running = world.start(options).await;
+    running.until(|now| now.phase == Phase::CaughtUp).await;
+    let began = tokio::time::Instant::now();
+    let opened = async {
+        while feeds(&world)
+            .iter()
+            .filter(|feed| *feed == "continuous")
+            .count()
+            < 6
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), opened)
+        .await
+        .unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(9),
+        "{:?}",
+        began.elapsed()
+    );
+    running.stop().await;
+}
+
 /// The feed is alive and tells nothing, although there is something to tell.
 #[tokio::test]
 async fn zombies_are_found() {
