@@ -309,3 +309,27 @@ async fn a_run_in_which_nothing_matches_changes_nothing() {
     assert_eq!(second.result["no_changes"], true);
     assert_eq!(second.result["session_id"], first.result["session_id"]);
 }
+
+/// All connections are busy with attachments, so the filter cannot be looked at meanwhile.
+#[tokio::test]
+async fn a_filter_that_must_wait_is_no_failure() {
+    let world = zoo().await;
+    let attached = json!({"_id": "abba", "class": "mammal"}).to_string();
+    let rev = world.source.put("a", &attached).unwrap();
+    world
+        .source
+        .attach("a", "abba", Some(&rev), "x", "a/b", vec![1; 5_000_000])
+        .unwrap();
+    let slow = Fault::SlowBody {
+        bytes_per_second: 500_000,
+    };
+    world
+        .source
+        .set_faults(Faults::script([(On::get("/a/abba"), slow)]));
+    let options = json!({
+        "filter": "f/mammal", "continuous": true, "http_connections": 2, "checkpoint_interval": 100,
+    });
+    let running = world.start(options).await;
+    running.until(|now| now.stats.docs_written == 2).await;
+    running.stop().await;
+}

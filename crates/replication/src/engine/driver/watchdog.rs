@@ -24,7 +24,8 @@ const FOREVER: Duration = Duration::from_hours(24 * 365);
 pub(super) enum Answer {
     /// Changes after the position, and the number read by then.
     Pending(Option<u64>, u64),
-    Filter(Result<String, Error>),
+    /// `None` if it took too long: the connections may be busy with documents.
+    Filter(Option<Result<String, Error>>),
     /// Whether the source has changes that the feed has not sent, and the number read by then.
     Missed(bool, u64),
 }
@@ -50,13 +51,8 @@ impl<'a> Driver<'a> {
         };
         let source: &Database = &self.cx.source;
         Some(Box::pin(async move {
-            let code = match timeout(ANSWER_TIMEOUT, fetch_filter(source, design_doc, name)).await {
-                Ok(code) => code,
-                Err(_) => Err(Error::FilterFetch(
-                    "timed out reading the filter function".to_owned(),
-                )),
-            };
-            Aside::Answered(Answer::Filter(code))
+            let code = timeout(ANSWER_TIMEOUT, fetch_filter(source, design_doc, name)).await;
+            Aside::Answered(Answer::Filter(code.ok()))
         }))
     }
 
@@ -125,7 +121,11 @@ impl<'a> Driver<'a> {
                 })
             }
             Answer::Missed(..) => Ok(false),
-            Answer::Filter(Ok(code)) => {
+            Answer::Filter(None) => {
+                tracing::debug!("timed out reading the filter function");
+                Ok(false)
+            }
+            Answer::Filter(Some(Ok(code))) => {
                 self.filter_failures = 0;
                 Ok(self
                     .run
@@ -133,7 +133,7 @@ impl<'a> Driver<'a> {
                     .as_ref()
                     .is_some_and(|known| *known != code))
             }
-            Answer::Filter(Err(error)) => {
+            Answer::Filter(Some(Err(error))) => {
                 self.filter_failures += 1;
                 if self.filter_failures >= FILTER_FAILURES_MAX {
                     return Err(error);
