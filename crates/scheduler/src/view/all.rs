@@ -242,7 +242,9 @@ impl Seen {
         let state = self.row_state();
         let is_due = self.info.due_ms <= now_ms && self.info.waits_for.is_none();
         let waiting = self.info.state == State::Pending && is_due;
-        let idle = state == RowState::Idle && !waiting;
+        // An outage of its servers gives it no permit.
+        let rests = matches!(state, RowState::Idle | RowState::Unreachable) && self.data.idle;
+        let idle = rests && !waiting;
         let running = self.info.state == State::Running && !idle;
         if running || idle || waiting {
             let work = tenants.entry(tenant.clone()).or_default();

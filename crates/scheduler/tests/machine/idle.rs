@@ -263,6 +263,13 @@ async fn all_jobs_of_a_server_show_its_outage() {
     assert_eq!(summary["jobs"]["unreachable"], PAIRS + 1, "{summary:#}");
     assert_eq!(summary["unreachable"][0]["jobs"], PAIRS + 1, "one line");
     assert_eq!(summary["unreachable"][0]["server"], json!(server));
+    // An outage gives them no permit.
+    let page = world.replications.shares(None, 10).await.unwrap();
+    let work = &page["shares"][0];
+    assert_eq!(
+        (&work["idle"], &work["running"]),
+        (&json!(PAIRS), &json!(1))
+    );
     world.peer.set_faults(Faults::none());
     for id in ids() {
         let well = |row: &Value| row["info"]["idle"] == true && row["info"].get("error").is_none();
