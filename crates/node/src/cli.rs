@@ -123,6 +123,10 @@ impl fmt::Display for Unusable {
     }
 }
 
+fn unusable(why: &str) -> anyhow::Error {
+    anyhow::anyhow!("{why}").context(Unusable)
+}
+
 /// Runs the command line and returns its exit code.
 pub fn main() -> ExitCode {
     match Cli::try_parse() {

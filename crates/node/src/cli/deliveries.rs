@@ -122,7 +122,7 @@ async fn list(service: &Service, filters: &[(&str, String)], limit: usize) -> an
         let mut query = filters.to_vec();
         query.push(("limit", (limit - calls.len()).min(PAGE).to_string()));
         query.extend(after.map(|after| ("after", after)));
-        let request = service.request(Method::GET, "/_deliveries");
+        let request = service.request(Method::GET, "/_deliveries")?;
         let mut page = answer(request.query(&query)).await?;
         if let Value::Array(rows) = page["deliveries"].take() {
             calls.extend(rows);

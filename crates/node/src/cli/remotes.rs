@@ -90,7 +90,7 @@ async fn rows(
         let mut query = vec![("limit", (max - rows.len()).min(PAGE).to_string())];
         query.extend(filter.map(|(name, value)| (name, value.to_owned())));
         query.extend(after.map(|after| ("after", after)));
-        let request = service.request(Method::GET, path).query(&query);
+        let request = service.request(Method::GET, path)?.query(&query);
         let mut page = answer(request).await?;
         if let Value::Array(more) = page[name].take() {
             rows.extend(more);

@@ -196,7 +196,7 @@ impl Rules {
     async fn first_databases(&self, id: &str) -> anyhow::Result<(Vec<Value>, Option<String>)> {
         let (path, mut after) = (self.databases_path(id), None::<String>);
         loop {
-            let request = self.service.request(Method::GET, &path);
+            let request = self.service.request(Method::GET, &path)?;
             let query: Vec<_> = after.iter().map(|after| ("after", after)).collect();
             let mut page = answer(request.query(&query)).await?;
             after = page["after"].as_str().map(str::to_owned);

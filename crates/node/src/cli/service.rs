@@ -1,6 +1,6 @@
 //! A frontend, over HTTP: what all commands that talk to a service share.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use document::json::Json;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -8,8 +8,9 @@ use reqwest::{Client, Method, RequestBuilder};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use url::Url;
 
-use super::output;
+use super::{Unusable, output, unusable};
 
 const NOT_JSON: &str = "the response is not JSON; check that --url is a Davenport frontend";
 /// Documents per request.
@@ -103,11 +104,16 @@ impl Row {
 impl Service {
     pub(super) fn new(flags: &ServiceFlags) -> anyhow::Result<Self> {
         let user = flags.user.as_deref().map(|user| {
-            let (name, password) = user
-                .split_once(':')
-                .context("--user: write NAME:PASSWORD")?;
+            let parts = user.split_once(':');
+            let (name, password) = parts.ok_or_else(|| unusable("--user: write NAME:PASSWORD"))?;
             Ok::<_, anyhow::Error>((name.to_owned(), password.to_owned()))
         });
+        let url = Url::parse(&flags.url).context(Unusable)?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(unusable(
+                "--url: write http://HOST:PORT or https://HOST:PORT",
+            ));
+        }
         Ok(Self {
             client: Client::new(),
             url: flags.url.trim_end_matches('/').to_owned(),
@@ -125,7 +131,7 @@ impl Service {
     }
 
     pub(super) async fn send(&self, method: Method, path: &str) -> anyhow::Result<Value> {
-        answer(self.request(method, path)).await
+        answer(self.request(method, path)?).await
     }
 
     pub(super) async fn send_body(
@@ -134,13 +140,13 @@ impl Service {
         path: &str,
         body: String,
     ) -> anyhow::Result<Value> {
-        answer(self.request(method, path).body(body)).await
+        answer(self.request(method, path)?.body(body)).await
     }
 
     /// A document, with its numbers as they are.
     pub(super) async fn document(&self, db: &str, id: &str) -> anyhow::Result<Json> {
         let path = format!("/{}/{}", escaped(db), escaped(id));
-        Json::parse(&text(self.request(Method::GET, &path)).await?).context(NOT_JSON)
+        Json::parse(&text(self.request(Method::GET, &path)?).await?).context(NOT_JSON)
     }
 
     /// All documents of a database by their ids.
@@ -148,7 +154,7 @@ impl Service {
         let (mut documents, mut last) = (Vec::new(), None);
         loop {
             let path = format!("/{}/_all_docs", escaped(db));
-            let request = self.request(Method::GET, &path);
+            let request = self.request(Method::GET, &path)?;
             let page = page(request.query(&Page::after(last.as_deref()))).await?;
             for row in &page.rows {
                 let document = row.document()?;
@@ -161,17 +167,22 @@ impl Service {
         }
     }
 
-    pub(super) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    /// Refuses ids that a URL cannot have: without them, the request would be about something else.
+    pub(super) fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
+        let mut segments = path.split('/').skip(1);
+        if segments.any(|segment| matches!(segment, "" | "%2E" | "%2E%2E")) {
+            return Err(unusable("an id or a name is empty, `.` or `..`"));
+        }
         let json = "application/json";
         let request = self
             .client
             .request(method, format!("{}{path}", self.url))
             .header("accept", json)
             .header("content-type", json);
-        match &self.user {
+        Ok(match &self.user {
             Some((name, password)) => request.basic_auth(name, Some(password)),
             None => request,
-        }
+        })
     }
 }
 
@@ -199,6 +210,9 @@ async fn text(request: RequestBuilder) -> anyhow::Result<String> {
         return Ok(text);
     }
     let json: Value = serde_json::from_str(&text).unwrap_or_default();
+    if !json["error"].is_string() {
+        bail!("{status}: {NOT_JSON}");
+    }
     let part = |name: &str| json[name].as_str().unwrap_or("?").to_owned();
     let hint = match status.as_u16() {
         401 => "; set --user or DAVENPORT_USER to an administrator",

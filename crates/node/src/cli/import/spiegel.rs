@@ -244,7 +244,7 @@ async fn write(service: &Service, verdicts: &mut [(String, Verdict)]) -> anyhow:
     }
     let ids: Vec<&String> = accepted.iter().map(|(id, _)| id).collect();
     let path = format!("/{DATABASE}/_all_docs");
-    let request = service.request(Method::POST, &path);
+    let request = service.request(Method::POST, &path)?;
     let request = request.query(&[("include_docs", "true")]);
     let present = page(request.body(json!({"keys": ids}).to_string())).await?;
     let mut revs = HashMap::new();

@@ -1,12 +1,12 @@
 //! Jobs of a type of users: `davenport jobs --type TYPE`.
 
-use anyhow::bail;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{Action, Restart, State};
 use crate::cli::output::{self, cell};
 use crate::cli::service::{Service, answer, escaped};
+use crate::cli::unusable;
 
 /// Jobs per request.
 const PAGE: u64 = 500;
@@ -17,16 +17,19 @@ pub(super) async fn run(service: &Service, ty: &str, action: &Action) -> anyhow:
         path: format!("/_jobs/{}", escaped(ty)),
     };
     match action {
-        Action::Types => bail!("types: leave out --type, or use `jobs --type {ty} list`"),
+        Action::Types => {
+            let why = format!("types: leave out --type, or use `jobs --type {ty} list`");
+            Err(unusable(&why))
+        }
         Action::List {
             database: None,
             endpoint: None,
             states,
             limit,
         } => of_type.list(states, *limit).await,
-        Action::List { .. } => {
-            bail!("--database and --endpoint are for replications: leave them out, or --type")
-        }
+        Action::List { .. } => Err(unusable(
+            "--database and --endpoint are for replications: leave them out, or --type",
+        )),
         Action::Show { id } => {
             let job = service.send(Method::GET, &of_type.job(id)).await?;
             if service.json {
@@ -39,9 +42,9 @@ pub(super) async fn run(service: &Service, ty: &str, action: &Action) -> anyhow:
         Action::Restart(restart) => of_type.retry(restart).await,
         Action::Pause { id: None } => of_type.switch(ty, "_pause", "paused").await,
         Action::Resume { id: None } => of_type.switch(ty, "_resume", "resumed").await,
-        Action::Pause { .. } | Action::Resume { .. } => {
-            bail!("with --type, all jobs of the type are paused or resumed: leave out the id")
-        }
+        Action::Pause { .. } | Action::Resume { .. } => Err(unusable(
+            "with --type, all jobs of the type are paused or resumed: leave out the id",
+        )),
         Action::Cancel { id } => {
             let answer = service.send(Method::DELETE, &of_type.job(id)).await?;
             service.done(&answer, "removed", id);
@@ -97,8 +100,8 @@ impl OfType<'_> {
                 let mut query = vec![("limit", PAGE.min(limit - jobs.len() as u64).to_string())];
                 query.extend(name.map(|name| ("state", name.to_owned())));
                 query.extend(after.map(|after| ("after", after)));
-                let request = self.service.request(Method::GET, &self.path).query(&query);
-                let mut page = answer(request).await?;
+                let request = self.service.request(Method::GET, &self.path)?;
+                let mut page = answer(request.query(&query)).await?;
                 if let Value::Array(rows) = page["jobs"].take() {
                     jobs.extend(rows);
                 }
@@ -131,7 +134,9 @@ impl OfType<'_> {
     /// Retries a dead job, or all dead jobs.
     async fn retry(&self, wanted: &Restart) -> anyhow::Result<()> {
         if wanted.host.is_some() {
-            bail!("--host is for replications: use --error, or --all");
+            return Err(unusable(
+                "--host is for replications: use --error, or --all",
+            ));
         }
         if let Some(id) = &wanted.id {
             let path = format!("{}/_retry", self.job(id));
@@ -171,7 +176,8 @@ fn state_name(state: State) -> anyhow::Result<&'static str> {
         State::Completed => "finished",
         State::Failed => "dead",
         State::Idle | State::Unreachable | State::Crashing => {
-            bail!("with --type, --states takes pending, running, finished and dead")
+            let why = "with --type, --states takes pending, running, finished and dead";
+            return Err(unusable(why));
         }
     })
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{Restart, State, row};
 use crate::cli::output::{self, cell};
 use crate::cli::service::{Service, answer, escaped};
+use crate::cli::unusable;
 
 /// Jobs per request.
 const PAGE: u64 = 500;
@@ -97,7 +98,7 @@ impl Service {
             let skip = after.is_some().then(|| ("skip", "1".to_owned()));
             query.extend(after.map(|after: String| ("startkey", json!(after).to_string())));
             query.extend(skip);
-            let request = self.request(Method::GET, path).query(&query);
+            let request = self.request(Method::GET, path)?.query(&query);
             let mut page = answer(request).await?;
             total = page["total_rows"].as_u64().unwrap_or(0);
             let Some(Value::Array(rows)) = page.get_mut(rows_of).map(Value::take) else {
@@ -168,7 +169,7 @@ impl Service {
         done: &str,
     ) -> anyhow::Result<()> {
         let Some(id) = id else {
-            bail!("name a job, or a type with --type");
+            return Err(unusable("name a job, or a type with --type"));
         };
         let path = path(id, &format!("/{action}"));
         let answer = self.send(Method::POST, &path).await?;
