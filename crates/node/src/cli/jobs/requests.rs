@@ -1,5 +1,7 @@
 //! Requests about jobs.
 
+use std::collections::HashSet;
+
 use anyhow::{Context, bail};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -11,6 +13,8 @@ use crate::cli::unusable;
 
 /// Jobs per request.
 const PAGE: u64 = 500;
+/// Jobs that one request restarts.
+const RESTARTS: usize = 1_000;
 
 pub(super) fn path(id: &str, action: &str) -> String {
     format!("/_scheduler/jobs/{}{action}", escaped(id))
@@ -51,23 +55,16 @@ impl Service {
             let path = "/_scheduler/jobs";
             total += (self.pages(path, &active, filters, limit, &mut jobs)).await?;
         }
-        if finished.is_empty() {
-            return Ok((jobs, total));
-        }
-        for database in self.databases().await? {
-            let of = |name| filters.iter().find(|(filter, _)| *filter == name);
-            if of("database").is_some_and(|(_, wanted)| *wanted != database) {
-                continue;
-            }
-            let path = format!("/_scheduler/docs/{}", escaped(&database));
-            let mut rows = Vec::new();
-            total += (self.pages(&path, &finished, &[], limit, &mut rows)).await?;
-            let is_at = |row: &Value| {
-                let urls = [&row["source"], &row["target"]].map(cell);
-                of("endpoint").is_none_or(|(_, part)| urls.iter().any(|url| url.contains(part)))
-            };
-            jobs.extend(rows.into_iter().filter(is_at));
-            jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        if !finished.is_empty() {
+            // Only this listing has finished jobs, and documents that had ended when they were written.
+            let path = "/_scheduler/replications";
+            let filters = filters.iter().cloned().map(|(name, value)| match name {
+                // This also finds ids.
+                "endpoint" => ("q", value),
+                name => (name, value),
+            });
+            let filters: Vec<_> = filters.collect();
+            total = (self.pages(path, &finished, &filters, limit, &mut jobs)).await?;
         }
         Ok((jobs, total))
     }
@@ -81,13 +78,14 @@ impl Service {
         limit: u64,
         jobs: &mut Vec<Value>,
     ) -> anyhow::Result<u64> {
-        let rows_of = if path.contains("/docs") {
-            "docs"
-        } else {
-            "jobs"
-        };
         let names: Vec<&str> = states.iter().map(|state| state.name()).collect();
-        let (mut bookmark, mut after, mut total) = (None, None, 0);
+        let text = filters.iter().find(|(name, _)| *name == "q");
+        let has = |job: &Value| {
+            let urls = [&job["source"], &job["target"]].map(cell);
+            let is_at = text.is_none_or(|(_, text)| urls.iter().any(|url| url.contains(text)));
+            is_at && (states.is_empty() || states.iter().any(|state| state.has(job)))
+        };
+        let (mut bookmark, mut total) = (None, 0);
         while (jobs.len() as u64) < limit {
             let mut query = vec![("limit", PAGE.to_string())];
             if !names.is_empty() {
@@ -95,24 +93,20 @@ impl Service {
             }
             query.extend(filters.iter().cloned());
             query.extend(bookmark.map(|bookmark| ("bookmark", bookmark)));
-            let skip = after.is_some().then(|| ("skip", "1".to_owned()));
-            query.extend(after.map(|after: String| ("startkey", json!(after).to_string())));
-            query.extend(skip);
-            let request = self.request(Method::GET, path)?.query(&query);
-            let mut page = answer(request).await?;
+            let request = self.request(Method::GET, path)?;
+            let mut page = answer(request.query(&query)).await?;
             total = page["total_rows"].as_u64().unwrap_or(0);
-            let Some(Value::Array(rows)) = page.get_mut(rows_of).map(Value::take) else {
+            let mut rows = ["jobs", "replications"].into_iter();
+            let rows = rows.find_map(|name| page.get_mut(name).map(Value::take));
+            let Some(Value::Array(rows)) = rows else {
                 bail!("{} did not return a list of jobs", self.url);
             };
-            let is_full = rows.len() as u64 == PAGE;
-            let last = rows.last().and_then(|row| row["doc_id"].as_str());
-            after = last
-                .filter(|_| is_full && rows_of == "docs")
-                .map(str::to_owned);
-            let has = |job: &Value| states.is_empty() || states.iter().any(|state| state.has(job));
-            jobs.extend(rows.into_iter().filter(has));
+            jobs.extend(rows.into_iter().map(with_info).filter(has));
             bookmark = page["bookmark"].as_str().map(str::to_owned);
-            if bookmark.is_none() && after.is_none() {
+            if bookmark.is_none() {
+                if page["complete"] == false {
+                    output::error("the service has too many replications to list all of them");
+                }
                 break;
             }
         }
@@ -120,14 +114,12 @@ impl Service {
         Ok(total)
     }
 
-    /// The replicator databases.
+    /// The databases of replications and rules.
     async fn databases(&self) -> anyhow::Result<Vec<String>> {
         let all = self.send(Method::GET, "/_all_dbs").await?;
         let all = all.as_array().into_iter().flatten();
         let names = all.filter_map(|name| name.as_str().map(str::to_owned));
-        Ok(names
-            .filter(|name| name == "_replicator" || name.ends_with("/_replicator"))
-            .collect())
+        Ok(names.filter(|name| name != "_users").collect())
     }
 
     /// A job by its id, that of its replication, or that of its document.
@@ -181,18 +173,47 @@ impl Service {
     pub(super) async fn restart(&self, wanted: &Restart) -> anyhow::Result<()> {
         let failed = [State::Crashing, State::Failed];
         let (jobs, _) = self.jobs(&failed, &[], u64::MAX).await?;
-        let jobs: Vec<Value> = jobs.into_iter().filter(|job| wanted.has(job)).collect();
-        for job in &jobs {
-            let id = cell(&job["job_id"]);
-            let answer = self.send(Method::POST, &path(&id, "/_restart")).await;
-            let answer = answer.with_context(|| format!("cannot restart {id}"))?;
-            self.done(&answer, "restarted", &id);
+        let jobs = jobs.iter().filter(|job| wanted.has(job));
+        let keys: Vec<&str> = jobs.filter_map(key).collect();
+        let (mut restarted, mut failed) = (0, 0);
+        for keys in keys.chunks(RESTARTS) {
+            let body = json!({"action": "restart", "keys": keys}).to_string();
+            let sent = self.send_body(Method::POST, "/_scheduler/replications", body);
+            let answer = sent.await.context("cannot restart jobs")?;
+            restarted += answer["done"].as_u64().unwrap_or(0);
+            failed += self.tell(keys, &answer);
         }
-        output::error(&format!(
-            "{} jobs restarted",
-            output::number(jobs.len() as u64)
-        ));
+        let [restarted, others] = [restarted, failed].map(output::number);
+        output::error(&format!("{restarted} jobs restarted"));
+        if failed > 0 {
+            bail!("{others} jobs were not restarted");
+        }
         Ok(())
+    }
+
+    /// Prints what became of jobs, and returns how many were not restarted.
+    fn tell(&self, keys: &[&str], answer: &Value) -> u64 {
+        // A job that is gone needs no restart.
+        let failed = answer["failed"].as_array().into_iter().flatten();
+        let (gone, failed): (Vec<&Value>, Vec<&Value>) =
+            failed.partition(|job| job["error"] == "not_found");
+        let left = answer["left"].as_u64().unwrap_or(0);
+        if self.json {
+            output::line(&answer.to_string());
+        } else if left == 0 {
+            let others: HashSet<&str> = gone
+                .into_iter()
+                .chain(failed.clone())
+                .filter_map(key)
+                .collect();
+            let done = keys.iter().filter(|key| !others.contains(*key));
+            done.for_each(|key| output::line(&format!("restarted {key}")));
+        }
+        for job in &failed {
+            let [key, error, reason] = ["key", "error", "reason"].map(|name| cell(&job[name]));
+            output::error(&format!("cannot restart {key}: {error}: {reason}"));
+        }
+        failed.len() as u64 + left
     }
 
     /// Whether a document created the job. Such a job can only be cancelled through the document, and the service's
@@ -200,5 +221,130 @@ impl Service {
     pub(super) async fn has_document(&self, id: &str) -> bool {
         let job = self.send(Method::GET, &path(id, "")).await;
         job.is_ok_and(|job| !job["doc_id"].is_null())
+    }
+}
+
+/// What `_scheduler/replications` calls a job, or a document that has none.
+fn key(job: &Value) -> Option<&str> {
+    job["key"].as_str().or(job["job_id"].as_str())
+}
+
+/// A row of `_scheduler/replications` with `info`, as other rows have.
+fn with_info(mut job: Value) -> Value {
+    if job["key"].is_string() {
+        let names = ["error", "reason", "docs_written", "doc_write_failures"];
+        let members = names.map(|name| (name.to_owned(), job[name].clone()));
+        let members = members.into_iter().filter(|(_, value)| !value.is_null());
+        job["info"] = Value::Object(members.collect());
+    }
+    job
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::Router;
+    use axum::extract::Request;
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::jobs::{Command, run};
+
+    #[derive(Parser)]
+    struct Parsed {
+        #[command(flatten)]
+        command: Command,
+    }
+
+    /// Runs a command with a service, and returns the requests that it made.
+    async fn asked(
+        args: &[&str],
+        answers: impl Fn(&str) -> Value + Clone + Send + Sync + 'static,
+    ) -> (anyhow::Result<()>, Vec<String>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let handler = async move |request: Request| {
+            let (parts, body) = request.into_parts();
+            let body = axum::body::to_bytes(body, 100_000).await.unwrap();
+            let body = String::from_utf8_lossy(&body);
+            let line = format!("{} {} {body}", parts.method, parts.uri);
+            let answer = answers(line.trim()).to_string();
+            seen.lock().unwrap().push(line.trim().to_owned());
+            answer
+        };
+        let router = Router::new().fallback(handler);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let args = [&["davenport", "--url", &url], args].concat();
+        let done = run(Parsed::parse_from(args).command).await;
+        let asked = asked.lock().unwrap().clone();
+        (done, asked)
+    }
+
+    /// A filter that the service does not know is applied to all rows.
+    #[tokio::test]
+    async fn matching_jobs_are_listed_from_all_pages() {
+        let pages = |line: &str| {
+            let row = |key: &str, source: &str| json!({"key": key, "state": "failed", "source": source, "target": null});
+            if line.contains("bookmark") {
+                return json!({"total_rows": 3, "replications": [row("b", "http://needle/")]});
+            }
+            let rows = [row("needle", "http://a/"), row("a", "http://needle/")];
+            json!({"total_rows": 3, "bookmark": "b", "replications": rows})
+        };
+        let list = ["list", "--states", "failed", "--endpoint", "needle"];
+        let (done, requests) = asked(&[&list[..], &["--limit", "2"]].concat(), pages).await;
+        done.unwrap();
+        let path = "GET /_scheduler/replications?limit=500&states=failed&q=needle";
+        assert_eq!(requests, [path.to_owned(), format!("{path}&bookmark=b")]);
+        let (_, requests) = asked(&[&list[..], &["--limit", "1"]].concat(), pages).await;
+        assert_eq!(requests, [path]);
+    }
+
+    #[tokio::test]
+    async fn jobs_that_cannot_be_restarted_do_not_stop_the_others() {
+        let answers = |error: &'static str| {
+            move |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
+                ["POST", "/_scheduler/replications", _] => {
+                    json!({"ok": false, "done": 2, "left": 0,
+                    "failed": [{"key": "a", "error": error, "reason": "missing"}]})
+                }
+                ["GET", path] if path.starts_with("/_scheduler/jobs") => json!({"total_rows": 1,
+                    "jobs": [{"job_id": "a", "state": "crashing", "info": {"error": "x"}}]}),
+                _ => json!({"total_rows": 3, "replications": [
+                    {"key": "b", "job_id": null, "state": "failed", "error": "x", "reason": "y"},
+                    {"key": "c", "job_id": "c", "state": "failed", "error": "x", "reason": "y"},
+                ]}),
+            }
+        };
+        let (done, requests) = asked(&["restart", "--error", "x"], answers("not_found")).await;
+        done.unwrap();
+        let expected = r#"POST /_scheduler/replications {"action":"restart","keys":["a","b","c"]}"#;
+        assert_eq!(requests.last().unwrap(), expected);
+        let (done, _) = asked(&["restart", "--all"], answers("forbidden")).await;
+        assert_eq!(done.unwrap_err().to_string(), "1 jobs were not restarted");
+    }
+
+    /// The request would be about another thing.
+    #[tokio::test]
+    async fn ids_that_a_url_cannot_have_are_refused() {
+        for id in ["", ".", ".."] {
+            for args in [
+                &["cancel", id][..],
+                &["show", id],
+                &["--type", "mail", "cancel", id],
+                &["--type", id, "list"],
+            ] {
+                let (done, requests) = asked(args, |_| json!([])).await;
+                let error = done.unwrap_err();
+                assert!(error.is::<crate::cli::Unusable>(), "{error:#}");
+                assert!(
+                    requests.iter().all(|line| line == "GET /_all_dbs"),
+                    "{requests:?}"
+                );
+            }
+        }
     }
 }
