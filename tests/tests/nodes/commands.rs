@@ -124,7 +124,7 @@ async fn rules_are_listed_and_shown_without_credentials() {
         "^user_",
         "POST",
         "http://h.example/${db_name}",
-        "-",
+        "running",
     ];
     assert_eq!(lines[2], hook);
 
@@ -138,6 +138,81 @@ async fn rules_are_listed_and_shown_without_credentials() {
     let shown = commands.succeed(&["rules", "show", "hook", "--json"]).await;
     assert!(shown.contains("s3cret"), "{shown}");
     commands.node.stop().await.unwrap();
+}
+
+/// Documents that had ended when they were written have no job, and those of rules are in other databases.
+#[tokio::test]
+async fn all_that_failed_is_listed_and_restarted() {
+    let commands = with_rules().await;
+    let root = commands.node.root();
+    let peer = Peer::start(Options::default()).await.unwrap();
+    for id in ["a", "b"] {
+        let doc = json!({"source": peer.database_url("none"), "target": peer.database_url("copy"),
+            "_replication_state": "failed", "_replication_state_reason": "db_not_found: it was missing"});
+        let path = format!("/_replicator/{id}");
+        let (status, answer) = root.put(&path, &doc).await.unwrap();
+        assert_eq!(status, 201, "{answer}");
+    }
+    let failed = ["jobs", "list", "--states", "failed", "--endpoint", "/none"];
+    let list = commands.succeed(&failed).await;
+    for (id, line) in ["a", "b"].iter().zip(list.lines().skip(1)) {
+        let words = words(line);
+        assert_eq!(words[..3], ["failed", "-", &format!("_replicator/{id}")]);
+        assert!(line.ends_with("db_not_found: it was missing"), "{list}");
+    }
+    let shown = commands.succeed(&["jobs", "show", "_rules/copy"]).await;
+    assert!(shown.contains("http://t.example/b"), "{shown}");
+    let one = ["jobs", "restart", "--error", "db_not_found"];
+    let (code, out, error) = commands.run(&one).await;
+    assert_eq!((code, out.lines().count()), (Some(0), 2), "{error}");
+    assert!(error.contains("2 jobs restarted"), "{error}");
+    for id in ["a", "b"] {
+        let path = format!("/_scheduler/docs/_replicator/{id}");
+        let has_job = |doc: &Value| doc["job_id"].is_string();
+        root.until(&path, has_job).await.unwrap();
+    }
+    commands.node.stop().await.unwrap();
+}
+
+/// 2 means that nothing was started.
+#[tokio::test]
+async fn commands_that_cannot_be_used_change_nothing() {
+    let commands = Commands::start("").await;
+    let root = commands.node.root();
+    let (status, answer) = root.put("/_jobs/mail", &json!({})).await.unwrap();
+    assert_eq!(status, 201, "{answer}");
+    for args in [
+        &["jobs", "--type", "mail", "cancel", ""][..],
+        &["jobs", "--type", "mail", "show", "."],
+        &["deliveries", "replay", ""],
+        &["schedules", "remove", ""],
+        &["rules", "show", ".."],
+        &["jobs", "--type", "mail", "types"],
+        &["jobs", "--user", "nocolon", "list"],
+        &["jobs", "--url", "ftp://x", "list"],
+    ] {
+        let (code, out, error) = commands.run(args).await;
+        assert_eq!((code, &*out), (Some(2), ""), "{args:?}: {error}");
+        assert!(error.contains("nothing was done: "), "{error}");
+    }
+    let types = commands.succeed(&["jobs", "types"]).await;
+    assert!(types.contains("mail"), "{types}");
+    commands.node.stop().await.unwrap();
+}
+
+/// A proxy, or another service.
+#[tokio::test]
+async fn errors_that_are_not_json_are_explained() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let missing = async || (axum::http::StatusCode::NOT_FOUND, "no such page");
+    let router = Router::new().fallback(missing);
+    let server = tokio::spawn(async move { axum::serve(listener, router).await });
+    let (code, _, error) = run(&url, &["jobs", "list"]).await;
+    assert_eq!(code, Some(1));
+    let told = "404 Not Found: the response is not JSON; check that --url is a Davenport frontend";
+    assert!(error.contains(told), "{error}");
+    server.abort();
 }
 
 #[tokio::test]

@@ -1,12 +1,33 @@
 //! Output of the commands. A closed pipe is not an error: the reader has read enough.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::Write;
 
 use serde_json::Value;
 
 pub(crate) fn line(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    let _ = writeln!(out, "{}", visible(text)).and_then(|()| out.flush());
+}
+
+/// Escapes control characters as in JSON: ids and errors from elsewhere must not break lines or control the terminal.
+fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let mut visible = String::new();
+    for char in text.chars() {
+        match char {
+            '\n' => visible.push_str("\\n"),
+            '\t' => visible.push_str("\\t"),
+            char if char.is_control() => {
+                let _ = write!(visible, "\\u{:04x}", u32::from(char));
+            }
+            char => visible.push(char),
+        }
+    }
+    visible.into()
 }
 
 /// Prints text without a line break.
@@ -16,7 +37,10 @@ pub(crate) fn text(text: &str) {
 }
 
 pub(crate) fn error(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let mut out = std::io::stderr().lock();
+    for line in text.lines() {
+        let _ = writeln!(out, "{}", visible(line));
+    }
 }
 
 /// A number with separators of thousands.
@@ -29,6 +53,8 @@ pub(crate) fn number(number: u64) -> String {
 
 /// Rows below a header, columns as wide as they need to be.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let cells = |row: &Vec<String>| row.iter().map(|cell| visible(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let width = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at));
         let widest = cells.map(|cell| cell.chars().count()).max();
@@ -37,7 +63,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
     let mut text = String::new();
-    for row in std::iter::once(&head).chain(rows) {
+    for row in std::iter::once(&head).chain(&rows) {
         let cells = row.iter().zip(&widths);
         let line: Vec<String> = cells
             .map(|(cell, width)| format!("{cell:<width$}"))
@@ -92,5 +118,12 @@ mod tests {
             table(&["ID", "NOTE"], &rows),
             "ID    NOTE\na     long one\nbbbb  x\n"
         );
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let rows = [vec!["a\nb\u{1b}[31mc".to_owned(), "ü \u{9b}".to_owned()]];
+        let expected = "ID               B\na\\nb\\u001b[31mc  ü \\u009b\n";
+        assert_eq!(table(&["ID", "B"], &rows), expected);
     }
 }

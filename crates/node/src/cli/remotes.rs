@@ -78,7 +78,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// The rows of all pages up to a number, under this name, and the first page.
+/// The rows of all pages up to a number, under this name, and the first page. It has `after` if there are more rows.
 async fn rows(
     service: &Service,
     path: &str,
@@ -102,6 +102,13 @@ async fn rows(
         if after.is_none() {
             break;
         }
+    }
+    match (after, &mut first) {
+        (Some(after), first) => first["after"] = after.into(),
+        (None, Value::Object(members)) => {
+            members.remove("after");
+        }
+        _ => {}
     }
     Ok((first, rows))
 }
@@ -176,6 +183,9 @@ async fn show(
         .map(|job| names.map(|name| cell(&job[name])).to_vec())
         .collect();
     output::text(&output::table(&head, &jobs));
+    if remote["after"].is_string() {
+        output::error("more replications may exist; raise --limit to see them");
+    }
     Ok(())
 }
 

@@ -212,10 +212,9 @@ impl Rules {
         format!("/{}/{}/_databases", escaped(&self.db), escaped(id))
     }
 
-    /// The row of a rule in `_scheduler/docs`: that of its replication, or a summary of those it has; null if it calls.
+    /// The row of a rule in `_scheduler/docs`: that of its replication, or a summary of those it has.
     async fn run_of(&self, rule: &Value) -> Value {
-        let replicates = is_replicator(rule) || rule["type"] == "remote";
-        let Some(id) = rule["_id"].as_str().filter(|_| replicates) else {
+        let Some(id) = rule["_id"].as_str() else {
             return Value::Null;
         };
         let path = format!("/_scheduler/docs/{}/{}", escaped(&self.db), escaped(id));

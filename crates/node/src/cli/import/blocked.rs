@@ -68,9 +68,10 @@ impl Blocked {
             output::line(&format!("blocked: {documents} endpoints: {reason}"));
         }
         if allow.len() > self.allow.len() {
-            output::line(&format!(
-                "to allow these hosts, put this line at the top of the configuration file of every node:\n{line}"
-            ));
+            output::line(
+                "to allow these hosts, put this line at the top of the configuration file of every node:",
+            );
+            output::line(&line);
         }
     }
 }

@@ -93,9 +93,10 @@ impl OfType<'_> {
         if names.is_empty() {
             names.push(None);
         }
-        let mut jobs = Vec::new();
+        let (mut jobs, mut has_more) = (Vec::new(), false);
         for name in names {
             let mut after = None;
+            has_more |= jobs.len() as u64 >= limit;
             while (jobs.len() as u64) < limit {
                 let mut query = vec![("limit", PAGE.min(limit - jobs.len() as u64).to_string())];
                 query.extend(name.map(|name| ("state", name.to_owned())));
@@ -110,6 +111,7 @@ impl OfType<'_> {
                     break;
                 }
             }
+            has_more |= after.is_some();
         }
         if self.service.json {
             for job in &jobs {
@@ -120,6 +122,9 @@ impl OfType<'_> {
         let rows: Vec<Vec<String>> = jobs.iter().map(row).collect();
         let head = ["STATE", "ID", "DUE", "ATTEMPT", "WORKER", "NOTE"];
         output::text(&output::table(&head, &rows));
+        if has_more {
+            output::error("more jobs may exist; raise --limit to see them");
+        }
         Ok(())
     }
 
