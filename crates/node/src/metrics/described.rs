@@ -107,10 +107,6 @@ const COUNTERS: &[(&str, &str)] = &[
         "Requests refused because there were too many.",
     ),
     (
-        "davenport_remote_runs_total",
-        "Runs of a remote that ended on this node, by outcome.",
-    ),
-    (
         "davenport_replicator_bytes_received_total",
         "Bytes of response bodies received from sources and targets.",
     ),
@@ -176,6 +172,10 @@ const LABELLED: &[(&str, &str)] = &[
     (
         "davenport_jobs_undecodable_total",
         "Undecodable rows of a type that this node skipped.",
+    ),
+    (
+        "davenport_remote_runs_total",
+        "Runs of a remote that ended on this node, by remote and outcome.",
     ),
     (
         "davenport_source_missed_total",
