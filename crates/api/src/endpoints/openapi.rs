@@ -38,7 +38,7 @@ const TABLE: &str = "\
 /_sources                             | get                 | Servers that are followed                            |
 /_replicate                           | post                | Start or cancel a replication                        | async
 /_scheduler/jobs                      | get                 | Unfinished replications                              | limit skip states database endpoint bookmark
-/_scheduler/jobs/{id}                 | get                 | One replication job                                  |
+/_scheduler/jobs/{id}                 | get delete          | One replication job; cancel a request                |
 /_scheduler/jobs/{id}/_restart        | post                | Run a job now                                        |
 /_scheduler/jobs/{id}/_pause          | post                | Pause a job                                          |
 /_scheduler/jobs/{id}/_resume         | post                | Resume a job                                         |

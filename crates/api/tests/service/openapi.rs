@@ -35,6 +35,22 @@ async fn every_operation_is_there_and_no_other() {
     for (path, operations) in paths {
         let example = example(path);
         let route = Route::parse(&example).unwrap();
+        let patched = root.send(Method::PATCH, &example, "").await;
+        if let Some(allow) = patched.headers.get("allow") {
+            let allow = allow.to_str().unwrap().to_lowercase();
+            let allowed = allow.split(',').filter(|method| *method != "head");
+            let allowed: BTreeSet<_> = allowed.collect();
+            let listed = operations.as_object().unwrap().keys().map(String::as_str);
+            let mut listed: BTreeSet<_> = listed.collect();
+            // It says why it makes none.
+            if path == "/{db}/_index" {
+                listed.insert("post");
+            }
+            assert!(
+                allowed.is_subset(&listed),
+                "{path}: {allowed:?}, listed: {listed:?}"
+            );
+        }
         for method in ["get", "put", "post", "delete"] {
             let listed = operations.get(method);
             let method: Method = method.to_uppercase().parse().unwrap();
