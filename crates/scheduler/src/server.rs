@@ -87,14 +87,14 @@ struct Worker {
     continuous: bool,
     tenant: Option<Tenant>,
     limits: Limits,
-    since: Instant,
     stops: Stops,
 }
 
 impl Worker {
     /// Whether it may be stopped for others.
     fn may_stop(&self, min_run_time: Duration) -> bool {
-        self.continuous && !self.stops.shown.is_parked() && self.since.elapsed() >= min_run_time
+        let shown = &self.stops.shown;
+        self.continuous && !shown.is_parked() && shown.running_for() >= min_run_time
     }
 
     /// Whether it may be stopped for jobs that wait for its target or server. Once it has caught up it needs neither: with a
@@ -251,19 +251,18 @@ impl Server {
                 lost: accepted.job.lost().clone(),
                 shown: Arc::default(),
             };
+            stops.shown.begin_running();
             let (job, limits) = (accepted.job.clone(), accepted.limits.clone());
             let tenant = accepted.tenant.clone();
             let permit = self.runner.permits.take();
             let run = Arc::clone(&self.runner).run(accepted, data, stops.clone(), permit);
             let run = watched(run, Arc::clone(&stops.shown));
             let task = self.tasks.spawn(testing::spawned(run));
-            let since = Instant::now();
             let worker = Worker {
                 job,
                 continuous,
                 tenant,
                 limits,
-                since,
                 stops,
             };
             self.continuous += usize::from(continuous);

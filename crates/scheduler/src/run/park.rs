@@ -47,6 +47,7 @@ impl<'a> Parking<'a> {
 
 impl Drop for Parking<'_> {
     fn drop(&mut self) {
+        self.0.stops.shown.begin_running();
         self.0.stops.shown.parked.store(false, Ordering::Relaxed);
         self.0.accepted.job.set_idle(false);
         self.0.runner.parked.fetch_sub(1, Ordering::Relaxed);

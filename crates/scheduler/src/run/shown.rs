@@ -16,6 +16,8 @@ pub(crate) struct Shown {
     pub(super) parked: AtomicBool,
     /// Whether it has a permit, but nothing to copy.
     pub(super) caught_up: AtomicBool,
+    /// Since when it runs: since it was claimed, or since it was last parked.
+    running_since_ms: AtomicU64,
     /// Since when it has been behind its source, in milliseconds; 0 if it is not.
     behind_since_ms: AtomicI64,
     /// Since when the current poll runs; 0 between polls.
@@ -24,6 +26,20 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
+    /// It was claimed, or goes on after it was parked.
+    pub(crate) fn begin_running(&self) {
+        self.running_since_ms.store(now_ms(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn running_since_ms(&self) -> u64 {
+        self.running_since_ms.load(Ordering::Relaxed)
+    }
+
+    /// For how long it has run.
+    pub(crate) fn running_for(&self) -> Duration {
+        Duration::from_millis(now_ms().saturating_sub(self.running_since_ms()))
+    }
+
     pub(crate) fn is_parked(&self) -> bool {
         self.parked.load(Ordering::Relaxed)
     }

@@ -29,7 +29,8 @@ impl Server {
         });
         workers.sort_by_key(|worker| {
             let used = used.get(&worker.tenant).copied().unwrap_or_default();
-            (Reverse(used), worker.since, &worker.job.id)
+            let since_ms = worker.stops.shown.running_since_ms();
+            (Reverse(used), since_ms, &worker.job.id)
         });
         let victims = workers.into_iter().take(surplus);
         victims.filter(|worker| worker.stop()).count()
@@ -47,7 +48,8 @@ impl Server {
             let limits = [key, pool].into_iter().flatten();
             for limit in limits.filter(|limit| !rates.contains(*limit)) {
                 let first = longest.entry(limit).or_insert(worker);
-                if worker.since < first.since {
+                let since_ms = |worker: &Worker| worker.stops.shown.running_since_ms();
+                if since_ms(worker) < since_ms(first) {
                     *first = worker;
                 }
             }

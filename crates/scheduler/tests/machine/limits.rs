@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jobs::{JobInfo, State};
+use peer::{Fault, Faults, On};
 use scheduler::Options;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -183,6 +184,34 @@ async fn a_busy_replication_yields_its_target() {
     world.until_copied("second").await;
     add(&world, "first", "third");
     world.until_copied("third").await;
+}
+
+/// The time that it was idle does not count.
+#[tokio::test]
+async fn a_replication_that_was_idle_may_run_before_it_yields() {
+    let world = World::new().await;
+    let options = Options {
+        min_run_time_sec: 5,
+        park_after_sec: 1,
+        interval_sec: 1,
+        ..plain()
+    };
+    let mut node = world.node_with("n1", options).await;
+    put(&world, "first", true).await;
+    world.until_copied("first").await;
+    node.until_parked(1).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let slow = (
+        On::post("/b/_bulk_docs").first(1),
+        Fault::Latency { ms: 20_000 },
+    );
+    world.peer.set_faults(Faults::script([slow]));
+    let began = Instant::now();
+    add(&world, "first", "more");
+    node.until_parked(0).await;
+    put(&world, "second", false).await;
+    world.until_copied("second").await;
+    assert!(began.elapsed() >= Duration::from_secs(5));
 }
 
 /// Its source reports no changes to others, so it does not become idle.
