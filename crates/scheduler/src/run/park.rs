@@ -54,6 +54,23 @@ impl Drop for Parking<'_> {
     }
 }
 
+/// The progress of a run that has caught up and waits for changes: what its filter left out is not pending.
+fn resting(last: &Progress) -> Progress {
+    Progress {
+        phase: Phase::CaughtUp,
+        changes_pending: Some(0),
+        behind_since: None,
+        ..last.clone()
+    }
+}
+
+fn asleep_or_not(end: End, last: &Progress) -> End {
+    match end {
+        end @ End::Sleep { .. } => end.with(resting(last)),
+        end => end.with(last.clone()),
+    }
+}
+
 impl Work<'_> {
     /// Alternates between running and waiting, until there is a reason to end.
     pub(super) async fn keep_running(
@@ -74,7 +91,7 @@ impl Work<'_> {
                 Driven::Idle(last, Settled::Listens(listener)) => (last, listener),
                 Driven::Idle(last, Settled::Followed) => {
                     if let Some(end) = self.sleep_after(&run, &last, data).await {
-                        return end.with(*last);
+                        return asleep_or_not(end, &last);
                     }
                     start_permit = Box::pin(self.start_permit(&run.replication)).await;
                     self.begin_again(&mut run, &last);
@@ -139,7 +156,7 @@ impl Work<'_> {
         let through = progress.through_seq.as_ref().unwrap_or(&zero);
         let replication = &run.replication;
         match Box::pin(self.sleep_until_triggered(replication, &trigger, through, data)).await {
-            Ok(slept) => slept.with((**progress).clone()),
+            Ok(end) => asleep_or_not(end, progress),
             Err(error) if error.is_halt() => End::Halted,
             Err(error) => self.stop_end_after(&error),
         }
@@ -243,10 +260,7 @@ impl Work<'_> {
         checked_through: &mut Option<Seq>,
         data: &mut JobData,
     ) -> Result<(Permit, StartPermit), End> {
-        let waits = Progress {
-            phase: Phase::CaughtUp,
-            ..last.clone()
-        };
+        let waits = resting(last);
         let changed = async {
             let pause = CHECK_PAUSE / 2 + self.runner.replications.entropy().up_to(CHECK_PAUSE / 2);
             let shown = async {

@@ -162,6 +162,32 @@ async fn jobs_keep_their_feed_if_the_server_cannot_be_watched() {
     assert_eq!(feeds(), before, "it has run all the time");
 }
 
+/// What the selector leaves out is not pending, and a replication that has caught up does not lag.
+#[tokio::test]
+async fn idle_jobs_have_nothing_pending() {
+    let world = World::new().await;
+    let options = Options {
+        park_after_sec: 1,
+        ..one_permit()
+    };
+    let mut node = world.node_with("n1", options).await;
+    let docs = (0..10).map(|n| json!({"_id": format!("d{n}"), "n": n}).to_string());
+    world.peer.put_all("a", docs).unwrap();
+    let selector = json!({"continuous": true, "selector": {"n": {"$in": [3, 20]}}});
+    world.put("x", &selector).await;
+    for docs in 1..3 {
+        let idle = |row: &Value| row["info"]["docs_written"] == docs && row["info"]["idle"] == true;
+        world.until("x", idle).await;
+        node.until_parked(1).await;
+        let parked = |row: &Value| row["info"]["checkpointed_source_seq"] != "0";
+        let row = world.until("x", parked).await;
+        let info = &row["info"];
+        let shown = (&info["changes_pending"], &info["lag_seconds"]);
+        assert_eq!(shown, (&json!(0), &json!(0)), "{row:#}");
+        world.peer.put("a", r#"{"_id":"d20","n":20}"#).ok();
+    }
+}
+
 /// A change of which half a row arrived is noticed when the feed resumes.
 #[tokio::test]
 async fn a_feed_that_was_cut_resumes() {
