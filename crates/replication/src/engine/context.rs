@@ -366,7 +366,8 @@ fn changes_request(options: &Options) -> ChangesRequest {
     }
 }
 
-/// The last sequence of a source whose feed has fewer changes than this after a sequence; `None` if it has as many.
+/// The last sequence of a source whose feed has fewer changes than this after a sequence; `None` if it has as many, or is
+/// another database than the one of that sequence.
 pub(super) async fn fewer_after(
     source: &Database,
     options: &Options,
@@ -381,10 +382,21 @@ pub(super) async fn fewer_after(
     let mut changes = source.changes(&request).await?;
     for _ in 0..count {
         if changes.next().await?.is_none() {
-            return Ok(Some(changes.last_seq().unwrap_or(since).clone()));
+            let last = changes.last_seq().unwrap_or(since).clone();
+            return Ok((!is_replaced(source, since).await?).then_some(last));
         }
     }
     Ok(None)
+}
+
+/// Whether a source has not come as far as a sequence that was read from it. Its feed after that sequence is empty, whatever
+/// it has. Only where sequences are numbers: those of a cluster's nodes differ.
+async fn is_replaced(source: &Database, since: &Seq) -> Result<bool, couch::Error> {
+    let Some(since) = since.as_number().filter(|since| *since > 0) else {
+        return Ok(false);
+    };
+    let now = source.info().await?.update_seq.as_number();
+    Ok(now.is_some_and(|now| now < since))
 }
 
 fn members(params: &document::json::Json) -> serde_json::Map<String, serde_json::Value> {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use peer::{Fault, Faults, On};
-use replication::engine::Phase;
+use couch::Seq;
+use peer::{Fault, Faults, On, Options, SeqForm};
+use replication::engine::{Ahead, Phase, ahead};
 use serde_json::json;
 
 use crate::fixture::{World, counts};
@@ -344,4 +345,28 @@ async fn a_target_that_hangs_is_no_progress() {
         .set_faults(Faults::script([(On::post("/b/_bulk_docs"), Fault::Hang)]));
     let error = world.try_replicate(json!({})).await.unwrap_err();
     assert_eq!(error.to_info()["error"], "no_progress");
+}
+
+/// The feed of another database, after a sequence that it has not come to, is empty.
+#[tokio::test]
+async fn a_source_that_was_replaced_has_changes() {
+    let options = Options {
+        seqs: SeqForm::Number,
+        ..Options::default()
+    };
+    let world = World::with(options).await;
+    world.put_docs(0..10);
+    let replication = world.replication(&json!({"continuous": true}));
+    let seq = Seq::from_json("10").unwrap();
+    let of = (&world.network, &world.settings);
+    assert_eq!(
+        ahead(of, &replication, &seq, 1).await,
+        Ahead::Fewer(seq.clone())
+    );
+    world.source.delete_database("a").unwrap();
+    world.source.create_database("a").unwrap();
+    world.put_docs(20..23);
+    for count in [1, 5] {
+        assert_eq!(ahead(of, &replication, &seq, count).await, Ahead::More);
+    }
 }
