@@ -45,6 +45,9 @@ const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 /// Time limit for stopping; runs stop within half of it.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
+/// So many times `min_run_time_sec` are given to a run that has not come any further.
+const UNMOVED_FACTOR: u32 = 10;
+
 /// Arguments of [`Server::new`] besides the service.
 pub struct ServerSetup {
     /// The node's name, as users see it.
@@ -91,9 +94,15 @@ struct Worker {
 }
 
 impl Worker {
-    /// Whether it may be stopped for others.
+    /// Whether it may be stopped for others. A run that copies one large document gets more time: it would begin again with
+    /// the first byte of it.
     fn may_stop(&self, min_run_time: Duration) -> bool {
         let shown = &self.stops.shown;
+        let min_run_time = if shown.has_moved() {
+            min_run_time
+        } else {
+            min_run_time * UNMOVED_FACTOR
+        };
         self.continuous && !shown.is_parked() && shown.running_for() >= min_run_time
     }
 

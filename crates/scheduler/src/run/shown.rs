@@ -16,6 +16,8 @@ pub(crate) struct Shown {
     pub(super) parked: AtomicBool,
     /// Whether it has a permit, but nothing to copy.
     pub(super) caught_up: AtomicBool,
+    /// Whether it has come further since then, or has caught up: the next run would not have to begin with the same.
+    moved: AtomicBool,
     /// Since when it runs: since it was claimed, or since it was last parked.
     running_since_ms: AtomicU64,
     /// Since when it has been behind its source, in milliseconds; 0 if it is not.
@@ -28,11 +30,20 @@ pub(crate) struct Shown {
 impl Shown {
     /// It was claimed, or goes on after it was parked.
     pub(crate) fn begin_running(&self) {
+        self.moved.store(false, Ordering::Relaxed);
         self.running_since_ms.store(now_ms(), Ordering::Relaxed);
     }
 
     pub(crate) fn running_since_ms(&self) -> u64 {
         self.running_since_ms.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_moved(&self) {
+        self.moved.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_moved(&self) -> bool {
+        self.moved.load(Ordering::Relaxed)
     }
 
     /// For how long it has run.

@@ -100,6 +100,9 @@ impl Work<'_> {
             let healed = self.heal(data);
             let idle = now.phase == Phase::CaughtUp;
             self.stops.shown.caught_up.store(idle, Ordering::Relaxed);
+            if idle || now.through_seq != now.start_seq {
+                self.stops.shown.set_moved();
+            }
             let before = (data.idle, data.unreachable.clone(), data.behind);
             data.behind = self.behind(data, idle);
             (data.idle, data.unreachable) = (idle, servers.outage());

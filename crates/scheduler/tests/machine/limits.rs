@@ -186,6 +186,40 @@ async fn a_busy_replication_yields_its_target() {
     world.until_copied("third").await;
 }
 
+/// A document that takes longer than a turn would otherwise begin anew in each.
+#[tokio::test]
+async fn a_large_document_is_copied_although_others_wait() {
+    let world = World::new().await;
+    let options = Options {
+        min_run_time_sec: 1,
+        interval_sec: 1,
+        ..never_idle()
+    };
+    world.peer.create_database("first").unwrap();
+    let large = vec![1; 300_000];
+    (world.peer)
+        .attach("first", "large", None, "x", "a/b", large)
+        .unwrap();
+    let slow = Fault::SlowBody {
+        bytes_per_second: 60_000,
+    };
+    (world.peer).set_faults(Faults::script([(On::get("/first/large"), slow)]));
+    let _node = world.node_with("n1", options).await;
+    let first = json!({"source": world.peer.database_url("first"), "continuous": true});
+    world.put("first", &first).await;
+    let reads = async {
+        while world.peer.injected().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), reads)
+        .await
+        .unwrap();
+    put(&world, "second", true).await;
+    world.until_copied("large").await;
+    world.until_copied("second").await;
+}
+
 /// The time that it was idle does not count.
 #[tokio::test]
 async fn a_replication_that_was_idle_may_run_before_it_yields() {
