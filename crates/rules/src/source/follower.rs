@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::feed::{Batch, Feed, check_deleted, request_options};
 use super::metrics;
-use super::options::{FeedKind, Source};
+use super::options::{FEED_DELAY, FeedKind, Source};
 use super::position::Position;
 use super::reactions::{Reactions, RuleBook};
 use super::seed::seed_forever;
@@ -26,8 +26,6 @@ pub(super) const WAKES: usize = 400;
 const REFUSED_PAUSE: Duration = Duration::from_mins(10);
 /// After one failure, and the maximum after many.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-/// How much later than `_dbs_info` a feed may report a change. One that ends sooner without an update has failed.
-pub(super) const FEED_DELAY: Duration = Duration::from_secs(5);
 /// Before the next choice is tried instead of a feed that fails while its server answers other requests.
 const FAILING_MAX: Duration = Duration::from_mins(5);
 /// A feed that missed this many changes within this many comparisons is not trusted any more.
@@ -410,6 +408,8 @@ impl<'a> Follower<'a> {
 
     async fn set_reason(&mut self, reason: String) -> Result<(), ServiceError> {
         if self.position.reason.as_ref() == Some(&reason) {
+            // The store has it from another node, or from before a restart, but the metrics of this one do not.
+            self.show(self.position.feed);
             return Ok(());
         }
         self.position.reason = Some(reason);

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use couch::Seq;
 use tokio::time::Instant;
 
-use super::follower::FEED_DELAY;
+use super::options::FEED_DELAY;
 
 /// Databases that are remembered. A feed that reports more between two looks is not silent.
 const REPORTED_MAX: usize = 100_000;

@@ -10,6 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+/// How much later than `_dbs_info` a feed may report a change. One that ends sooner without an update has failed.
+pub(super) const FEED_DELAY: Duration = Duration::from_secs(5);
+
 /// The section `[sources]`: a section for each name.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(transparent)]

@@ -12,8 +12,7 @@ use store::{RangeOptions, Transaction};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::follower::FEED_DELAY;
-use super::options::{FeedKind, Source, SourceOptions};
+use super::options::{FEED_DELAY, FeedKind, Source, SourceOptions};
 use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, RuleBook, portions};
 use super::sweep::{NAMES_MAX, Stopped};
 use crate::keys;

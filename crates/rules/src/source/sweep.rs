@@ -11,9 +11,9 @@ use scheduler::{Replications, ServiceError, Sleeper};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::follower::{FEED_DELAY, pause_after};
+use super::follower::pause_after;
 use super::heard::Heard;
-use super::options::Source;
+use super::options::{FEED_DELAY, Source};
 use super::reactions::Reactions;
 use super::seed::wait;
 
