@@ -1,6 +1,6 @@
-//! Undecodable jobs. A claim or sweep that finds one moves its index row to QUARANTINE and continues without it:
-//! nothing else changes, so the job can be examined, and is counted in its state. Maintenance puts it back when a node
-//! can decode it, and [`Jobs::remove`] removes it.
+//! Undecodable jobs. A claim or sweep that finds one, or a transaction that would give it a slot, moves its index row to
+//! QUARANTINE and continues without it: nothing else changes, so the job can be examined, and is counted in its state.
+//! Maintenance puts it back when a node can decode it, and [`Jobs::remove`] removes it.
 
 use futures::future::{try_join, try_join_all};
 use store::{Call, RangeOptions, Transaction};

@@ -1,6 +1,7 @@
 //! Limits, one step at a time.
 
 mod at_once;
+mod damaged;
 mod lowered;
 mod rates;
 

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use store::Transaction;
 
+use super::waiting::Granted;
 use super::{GRANTS, booked, usable};
 use crate::model::header::Place;
 use crate::model::limits::{Rule, Rules, Slot};
@@ -73,13 +74,14 @@ impl Jobs {
         }
         let free = usable(&rows, rule, GRANTS, op.now_ms);
         let waiting = self.waiting_behind(tx, ty, limit, free.len()).await?;
-        let more = moved == GRANTS || waiting.len() == GRANTS;
+        let mut more = moved == GRANTS || waiting.len() == GRANTS;
         if !waiting.is_empty() {
             effects.limits.wait(ty, limit);
         }
-        for ((slot, free_ms), (_, id)) in free.into_iter().zip(waiting) {
+        for ((slot, free_ms), waiter) in free.into_iter().zip(waiting) {
             let slot = (limit.clone(), slot);
-            self.grant(&mut effects, tx, ty, &id, slot, free_ms).await?;
+            let granted = (self.grant(&mut effects, tx, ty, &waiter, slot, free_ms)).await?;
+            more |= granted == Granted::Damaged;
         }
         effects.flush(op).await?;
         Ok(more)
@@ -97,7 +99,10 @@ impl Jobs {
         let Some(id) = &row.id else {
             return Ok(false);
         };
-        let mut header = self.header(tx, ty, id).await?;
+        // One that cannot be decoded is put into quarantine when it is due.
+        let Ok(mut header) = self.try_header(tx, ty, id).await? else {
+            return Ok(false);
+        };
         let Some(old) = header.as_deref().filter(|old| old.place == Place::Timed) else {
             return Ok(false);
         };

@@ -12,14 +12,15 @@ use store::{KeyRange, RangeOptions, Transaction, read_all};
 
 use super::changed::STALE_MS;
 use super::contended::{Free, Freed, RUN, runs};
+use super::waiting::Granted;
 use super::{GRANTS, booked, usable};
-use crate::model::header::{Header, Place};
+use crate::model::header::Header;
 use crate::model::keys::Keys;
 use crate::model::limits::{Rule, Rules, Slot, Taken, Which};
-use crate::model::machine::{Event, Slots, Wait};
+use crate::model::machine::{Slots, Wait};
 use crate::operations::effects::Effects;
 use crate::testing::planted::{Bug, Planted};
-use crate::{Error, JobId, JobType, Jobs, Limit, Op, Result, State};
+use crate::{Error, JobType, Jobs, Limit, Op, Result, State};
 
 /// Slots that a claim looks at first, if a limit has more.
 const WINDOW: u32 = 256;
@@ -337,34 +338,6 @@ impl Jobs {
         self.slot_rows(tx, range).await
     }
 
-    /// Gives a waiting job a slot. False if it does not wait for it any more.
-    pub(super) async fn grant(
-        &self,
-        effects: &mut Effects<'_>,
-        tx: &Transaction,
-        ty: &JobType,
-        id: &JobId,
-        slot: Taken,
-        free_ms: i64,
-    ) -> Result<bool> {
-        let mut header = self.header(tx, ty, id).await?;
-        let waits = header.as_deref().is_some_and(|header| match header.place {
-            Place::Waiting(which, _) => header.limit(which) == Some(&slot.0),
-            _ => false,
-        });
-        let Some(old) = header.as_deref().filter(|_| waits) else {
-            return Ok(false);
-        };
-        let taken = [old.taken(), &[slot]].concat();
-        // Also if it is free already: a claim that read its clock earlier would start the job as if that was then.
-        let wait = match free_ms {
-            0 => Wait::No,
-            _ => Wait::Until(free_ms.max(effects.now_ms())),
-        };
-        effects.run(ty, id, &mut header, Event::Hold { taken, wait })?;
-        Ok(true)
-    }
-
     /// A slot is not in use any more: gives it to a job that waits, or frees it.
     pub(super) async fn free(
         &self,
@@ -443,24 +416,31 @@ impl Jobs {
         if self.planted().is(Bug::LastWaiterFirst) {
             choice = GRANTS;
         }
-        let mut waiting = self.waiting_behind(tx, ty, &slot.0, choice).await?;
-        if waiting.is_empty() {
-            tx.clear(&self.keys().waited(ty, &slot.0));
-            effects.limits.unwaited(ty, &slot.0);
-        }
-        let first = waiting.first().map(|(class, _)| *class);
-        waiting.retain(|(class, _)| Some(*class) == first);
-        let mut rng =
-            SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()) ^ u64::from(slot.1));
-        waiting.shuffle(&mut rng);
-        if self.planted().is(Bug::LastWaiterFirst) {
-            waiting.sort_by_key(|(_, id)| std::cmp::Reverse(id.clone()));
-        }
-        for (_, id) in waiting {
-            if (self.grant(effects, tx, ty, &id, slot.clone(), free_ms)).await? {
-                return Ok(true);
+        loop {
+            let mut waiting = self.waiting_behind(tx, ty, &slot.0, choice).await?;
+            if waiting.is_empty() {
+                tx.clear(&self.keys().waited(ty, &slot.0));
+                effects.limits.unwaited(ty, &slot.0);
+            }
+            let first = waiting.first().map(|waiter| waiter.class);
+            waiting.retain(|waiter| Some(waiter.class) == first);
+            let mut rng =
+                SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()) ^ u64::from(slot.1));
+            waiting.shuffle(&mut rng);
+            if self.planted().is(Bug::LastWaiterFirst) {
+                waiting.sort_by_key(|waiter| std::cmp::Reverse(waiter.id.clone()));
+            }
+            let mut damaged = false;
+            for waiter in waiting {
+                match (self.grant(effects, tx, ty, &waiter, slot.clone(), free_ms)).await? {
+                    Granted::Yes => return Ok(true),
+                    Granted::No => {}
+                    Granted::Damaged => damaged = true,
+                }
+            }
+            if !damaged {
+                return Ok(false);
             }
         }
-        Ok(false)
     }
 }
