@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Start-time fair queueing: the tenant with the least virtual time is next. A start costs [`START_MS`], a longer run what
-//! it takes, each divided by the tenant's shares. A tenant that returns continues at its own virtual time, or at that of
-//! the tenants which are served now if that is later: to go and come back, or to remove jobs and add them again, gains
+//! it takes, each divided by the tenant's shares. A tenant that returns continues at its own virtual time, or at the least
+//! of those that wait in its class if that is later: to go and come back, or to remove jobs and add them again, gains
 //! nothing.
 //!
 //! Turns are rewritten seldom ([`tidy`]): a claim compares the virtual times of the first tenants as they are in TENANT.

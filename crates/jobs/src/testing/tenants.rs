@@ -1,6 +1,7 @@
 //! Tenants, one step at a time, and over long times.
 
 mod crowd;
+mod order;
 
 use std::collections::BTreeMap;
 

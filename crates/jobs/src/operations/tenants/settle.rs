@@ -217,13 +217,36 @@ impl Jobs {
         Ok(())
     }
 
-    /// The least virtual time of a tenant that returns now.
-    async fn floor(&self, tx: &Transaction, ty: &JobType, class: Class) -> Result<i64> {
+    /// The least virtual time of a tenant that returns to a class now: that of the tenants which have turns in it, or else in
+    /// any. One served in another class may have used much more than they, or much less.
+    pub(super) async fn floor(&self, tx: &Transaction, ty: &JobType, class: Class) -> Result<i64> {
+        let (last, least) = try_join(
+            self.last_vtime(tx, ty),
+            self.least_vtime(tx, ty, Some(class)),
+        )
+        .await?;
+        let least = match least {
+            None => self.least_vtime(tx, ty, None).await?,
+            least => least,
+        };
+        let Some((least, after)) = least else {
+            return Ok(last);
+        };
+        // Others may be next in turn, unless their turns lag behind.
+        Ok(least.min(after.map_or(i64::MAX, |after| after.max(last))))
+    }
+
+    /// The least virtual time of those with the first turns in a class, or in any, and the turn after which there may be more.
+    async fn least_vtime(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        class: Option<Class>,
+    ) -> Result<Option<(i64, Option<i64>)>> {
         let all = &self.keys().turns(ty, None);
-        let of_class = self.keys().turns(ty, Some(class));
-        let rows = (tx.snapshot()).get_range(of_class, RangeOptions::limit(WINDOW));
-        let (last, rows) =
-            try_join(self.last_vtime(tx, ty), async { Ok(rows.collect().await?) }).await?;
+        let range = self.keys().turns(ty, class);
+        let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(WINDOW));
+        let rows = rows.collect().await?;
         let full = rows.len() == WINDOW;
         let turns = rows.iter().map(|row| Keys::turn_of(all, &row.key));
         let turns = turns.collect::<Result<Vec<_>>>()?;
@@ -233,9 +256,7 @@ impl Jobs {
             Ok::<_, Error>((vtime - 1).max(*turn))
         });
         let least = try_join_all(vtimes).await?.into_iter().min();
-        // Others may be next in turn.
         let after = turns.last().filter(|_| full).map(|(_, vtime)| *vtime);
-        let least = least.map(|least| least.min(after.unwrap_or(i64::MAX)));
-        Ok(least.map_or(last, |least| least.max(last)))
+        Ok(least.map(|least| (least, after)))
     }
 }

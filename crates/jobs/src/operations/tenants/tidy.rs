@@ -5,6 +5,7 @@
 //! Claims note what they see, and it is done in a transaction of its own, so that claims do not conflict over it.
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use super::UNIT;
@@ -187,6 +188,10 @@ impl Jobs {
         let idle = turn.collect().await?.is_empty();
         self.find_turns(tx, ty, idle).await?;
         let served = self.last_vtime(tx, ty).await?;
+        let floors = Class::ALL.map(|class| self.floor(tx, ty, class));
+        let floors = try_join_all(floors).await?;
+        // So far behind whichever of them it may return to.
+        let least = floors.into_iter().fold(served, i64::min);
         let (mut latest, mut cold) = (served, Vec::new());
         for row in &rows {
             let Some(tenant) = Keys::tenant_of(&all, &row.key)? else {
@@ -194,7 +199,7 @@ impl Jobs {
             };
             let vtime = vtime_in(Some(&row.value))?;
             latest = latest.max(vtime);
-            if vtime < served - COLD {
+            if vtime < least - COLD {
                 cold.push(tenant);
             }
         }

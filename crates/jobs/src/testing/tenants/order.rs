@@ -1,0 +1,119 @@
+//! Whose jobs are next: new tenants, and classes.
+
+use super::{CYCLE_MS, World, names};
+use crate::{Add, Class, Finish, JobId};
+
+/// A new tenant does not wait until the others have used as much as one that is served in another class.
+#[tokio::test]
+async fn a_tenant_starts_among_those_of_its_class() {
+    for class in [Class::Normal, Class::Bulk] {
+        let mut world = World::new().await;
+        world.add_as("a", 50, |add| add.class(class)).await;
+        for _ in 0..5 {
+            world.add_as("u", 1, |add| add.class(Class::Urgent)).await;
+            let run = world.claim(1).await;
+            assert_eq!(names(&run), ["u"]);
+            world.pass(60_000);
+            world.end(&run, Finish::done()).await;
+        }
+        world.add_as("b", 1, |add| add.class(class)).await;
+        let next = [world.claim(1).await, world.claim(1).await].concat();
+        assert!(names(&next).contains(&"b".to_owned()), "{:?}", names(&next));
+        world.check().await;
+    }
+}
+
+/// The first job of a tenant in an idle class does not put its other jobs behind those of their class.
+#[tokio::test]
+async fn a_tenant_keeps_its_turn_when_it_uses_another_class() {
+    let mut world = World::new().await;
+    world.add("a", 50).await;
+    world.add("b", 50).await;
+    for _ in 0..5 {
+        world.add_as("u", 1, |add| add.class(Class::Urgent)).await;
+        let run = world.claim(1).await;
+        world.pass(60_000);
+        world.end(&run, Finish::done()).await;
+    }
+    let bulk = |add: Add| Add {
+        id: JobId::new("b/bulk").unwrap(),
+        ..add.class(Class::Bulk)
+    };
+    world.add_as("b", 1, bulk).await;
+    let mut taken = Vec::new();
+    for _ in 0..4 {
+        taken.extend(names(&world.claim(1).await));
+    }
+    taken.sort();
+    assert_eq!(taken, ["a", "a", "b", "b"]);
+    world.check().await;
+}
+
+/// What a tenant has used is not forgotten while tenants of a class that is served less could be overtaken.
+#[tokio::test]
+async fn a_tenant_is_remembered_while_others_have_used_less() {
+    let mut world = World::new().await;
+    world.add("a", 500).await;
+    for name in ["b", "u"] {
+        let class = Class::Urgent;
+        world.add_as(name, 1, |add| add.class(class)).await;
+        let run = world.claim(1).await;
+        assert_eq!(names(&run), [name]);
+        for _ in 0..if name == "b" { 4 } else { 20 } {
+            world.pass(600_000);
+            let op = world.jobs.op();
+            let (jobs, job) = (&world.jobs, &run[0].job);
+            let kept =
+                jobs.store().transact(
+                    "keep",
+                    |tx| async move { jobs.keep_in(&tx, &op, job).await },
+                );
+            let _held = kept.await.unwrap();
+        }
+        world.end(&run, Finish::done()).await;
+    }
+    // The urgent one is seen to be served, and the turns of both are removed.
+    world.add_as("u", 2, |add| add.class(Class::Urgent)).await;
+    for _ in 0..4 {
+        world.pass(31_000);
+        let run = world.claim(1).await;
+        world.end(&run, Finish::done()).await;
+    }
+    let used = world.uses().await["b"].vtime;
+    world.jobs.forget_tenants(&world.ty, None).await.unwrap();
+    world.add("b", 1).await;
+    assert_eq!(world.uses().await["b"].vtime, used);
+    world.check().await;
+}
+
+/// A new tenant gets no more than its part, also if the turns of the others lag behind because claims look at all of them.
+#[tokio::test]
+async fn a_new_tenant_gets_no_more_than_its_part() {
+    for (tenants, seats) in [(1, 1), (18, 10), (40, 4)] {
+        let mut world = World::new().await;
+        for n in 0..tenants {
+            world.add(&format!("t{n}"), 20).await;
+        }
+        for _ in 0..40 {
+            let held = world.claim(seats).await;
+            world.pass(CYCLE_MS);
+            world.end(&held, Finish::again(0)).await;
+        }
+        world.add("new", 50).await;
+        let mut taken = 0;
+        let cycles = 2 * (tenants + 1);
+        for _ in 0..cycles {
+            let held = world.claim(seats).await;
+            taken += names(&held).iter().filter(|name| *name == "new").count();
+            world.pass(CYCLE_MS);
+            world.end(&held, Finish::again(0)).await;
+        }
+        let part = cycles * seats / (tenants + 1);
+        assert!(
+            taken <= part + seats + 1,
+            "{taken} of {tenants}, not {part}"
+        );
+        assert!(taken > 0, "{tenants}");
+        world.check().await;
+    }
+}
