@@ -53,6 +53,8 @@ struct Sharer {
     /// Whether its jobs were looked for, and all of them have been read.
     looked: bool,
     ended: bool,
+    /// None of the jobs that were read last could start.
+    blocked: bool,
     /// The claim has taken all of its ready jobs.
     emptied: bool,
 }
@@ -294,6 +296,7 @@ impl Jobs {
             more: false,
             looked: false,
             ended: false,
+            blocked: false,
             emptied: false,
         })
     }
@@ -309,12 +312,17 @@ impl Jobs {
         if let Some(first) = sharers.first_mut() {
             first.ended = self.planted().is(Bug::TenantSkipped);
         }
-        while !taking.full && taking.held <= HELD_MAX {
+        let held_max = HELD_MAX + HELD_MAX.max(claim.locks.len());
+        // Whether tenants are left out whose jobs had to wait for their limits, and who have more.
+        let mut blocked = false;
+        while !taking.full && taking.held <= held_max {
             let wanted = claim.locks.len() - taking.jobs.len();
-            let plan = plan(sharers, wanted, claim, tx.attempt());
+            let mut plan = plan(sharers, wanted, claim, tx.attempt());
             if plan.is_empty() {
                 break;
             }
+            // Those that get more than their seats choose last.
+            plan.sort_by_key(|(nth, _)| sharers[*nth].blocked);
             let read = plan.iter().map(|(nth, count)| {
                 let turn = &sharers[*nth].turn;
                 self.next_of(tx, claim, turn, *count, crowded)
@@ -334,19 +342,28 @@ impl Jobs {
             let pending = self.put_back_early(claim, pending, taking)?;
             taking.held += self.start(tx, claim, pending, taking).await?;
             taking.full |= taking.jobs.len() >= claim.locks.len();
+            let mut starts = vec![false; sharers.len()];
             for accepted in &taking.jobs[started..] {
                 if let Some(nth) = whose.get(&accepted.job.id) {
                     let sharer = &mut sharers[*nth];
                     sharer.served = Some(sharer.vtime);
                     sharer.vtime += cost(START_MS, sharer.shares);
                     left[*nth] -= 1;
+                    starts[*nth] = true;
                 }
             }
             for (nth, _) in plan {
                 let sharer = &mut sharers[nth];
                 sharer.emptied = sharer.found && sharer.ended && left[nth] == 0;
+                let again = sharer.blocked || taking.held > HELD_MAX;
+                sharer.blocked = !starts[nth] && sharer.more;
+                if sharer.blocked && again {
+                    (sharer.ended, blocked) = (true, true);
+                }
             }
         }
+        // Some of these may start: no job of a later class does before the next claim has looked at them.
+        taking.full |= blocked;
         Ok(())
     }
 
@@ -431,7 +448,8 @@ impl Jobs {
     }
 }
 
-/// How many jobs to take of each of some tenants: always the next of the one with the least virtual time.
+/// How many jobs to take of each of some tenants: always the next of the one with the least virtual time. More of one whose
+/// last jobs had to wait for their limits.
 fn plan(sharers: &[Sharer], wanted: usize, claim: &Claim, attempt: u32) -> Vec<(usize, usize)> {
     let (mut rng, step) = (claim.rng(attempt), cost(START_MS, SHARES_DEFAULT));
     let mut next: BinaryHeap<_> = (sharers.iter().enumerate())
@@ -455,6 +473,11 @@ fn plan(sharers: &[Sharer], wanted: usize, claim: &Claim, attempt: u32) -> Vec<(
         *counts.entry(nth).or_insert(0) += 1;
         let vtime = vtime + cost(START_MS, sharers[nth].shares);
         next.push(Reverse((vtime, chance, nth)));
+    }
+    for (nth, count) in &mut counts {
+        if sharers[*nth].blocked {
+            *count = HELD_MAX.max(*count);
+        }
     }
     counts.into_iter().collect()
 }

@@ -1,7 +1,7 @@
-//! Whose jobs are next: new tenants, and classes.
+//! Whose jobs are next: new tenants, tenants behind limits, and classes.
 
 use super::{CYCLE_MS, World, names};
-use crate::{Add, Class, Finish, JobId};
+use crate::{Add, Class, Finish, JobId, LimitName};
 
 /// A new tenant does not wait until the others have used as much as one that is served in another class.
 #[tokio::test]
@@ -116,4 +116,82 @@ async fn a_new_tenant_gets_no_more_than_its_part() {
         assert!(taken > 0, "{tenants}");
         world.check().await;
     }
+}
+
+/// However many jobs of one tenant wait for a limit, those of another start.
+#[tokio::test]
+async fn jobs_behind_a_key_do_not_delay_other_tenants() {
+    let world = World::new().await;
+    let key = LimitName::new("k").unwrap();
+    world.add_as("a", 1, |add| add.key(key.clone())).await;
+    assert_eq!(names(&world.claim(1).await), ["a"]);
+    world.add("b", 5).await;
+    assert_eq!(world.claim(5).await.len(), 5);
+    world.add_as("a", 201, |add| add.key(key.clone())).await;
+    world.add("b", 6).await;
+    assert_eq!(names(&world.claim(1).await), ["b"]);
+    world.check().await;
+}
+
+/// The same while some of its own can start.
+#[tokio::test]
+async fn jobs_behind_a_key_do_not_hide_others_of_their_tenant() {
+    let world = World::new().await;
+    let key = LimitName::new("k").unwrap();
+    world.add_as("a", 1, |add| add.key(key.clone())).await;
+    assert_eq!(names(&world.claim(1).await), ["a"]);
+    let blocked = |add: Add| Add {
+        id: JobId::new(format!("a/blocked-{}", add.id)).unwrap(),
+        ..add.key(key.clone())
+    };
+    world.add_as("a", 200, blocked).await;
+    let free = |add: Add| Add {
+        id: JobId::new("a/free").unwrap(),
+        ..add
+    };
+    world.add_as("a", 1, free).await;
+    world.add("b", 50).await;
+    let mut claims = 0;
+    loop {
+        claims += 1;
+        let run = world.claim(1).await;
+        if names(&run) == ["a"] {
+            break;
+        }
+        assert_eq!(names(&run), ["b"]);
+        assert!(claims < 6, "a/free waits for {claims} claims");
+    }
+    world.check().await;
+}
+
+/// No job of a later class starts while tenants have more of an earlier one that were not looked at.
+#[tokio::test]
+async fn jobs_behind_a_key_do_not_hide_those_of_their_class() {
+    let world = World::new().await;
+    let key = LimitName::new("k").unwrap();
+    let urgent = |add: Add| add.class(Class::Urgent);
+    world
+        .add_as("a", 1, |add| urgent(add).key(key.clone()))
+        .await;
+    assert_eq!(names(&world.claim(1).await), ["a"]);
+    world
+        .add_as("a", 301, |add| urgent(add).key(key.clone()))
+        .await;
+    let free = |add: Add| Add {
+        id: JobId::new("free/urgent").unwrap(),
+        ..urgent(add)
+    };
+    world.add_as("a", 1, free).await;
+    world.add("b", 50).await;
+    let mut claims = 0;
+    loop {
+        claims += 1;
+        let run = world.claim(1).await;
+        if !run.is_empty() {
+            assert_eq!(names(&run), ["free"]);
+            break;
+        }
+        assert!(claims < 40);
+    }
+    world.check().await;
 }
