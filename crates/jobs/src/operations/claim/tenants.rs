@@ -178,7 +178,9 @@ impl Jobs {
             return Ok(false);
         }
         let (mut served, mut untidy) = (first.last, Untidy::default());
-        let mut candidates = heads.all();
+        let mut candidates: Vec<_> = (heads.all().into_iter())
+            .map(|job| (heads.class, job))
+            .collect();
         for (sharer, (found, _)) in sharers.iter().zip(ready) {
             let known = &mut taking.effects.sharers;
             known.know(&claim.ty, &sharer.turn.tenant.1, sharer.shares);
@@ -187,9 +189,13 @@ impl Jobs {
             } else {
                 served = served.max(sharer.vtime);
             }
-            candidates.extend(found);
+            let class = sharer.turn.tenant.0;
+            candidates.extend(found.into_iter().map(|job| (class, job)));
         }
         taking.next_due_ms = heads.next_due_ms;
+        // Two of them may need the same slot.
+        candidates.sort_by_key(|(class, _)| *class);
+        let candidates = candidates.into_iter().map(|(_, job)| job).collect();
         let pending = self.pending(tx, claim, candidates, taking).await?;
         let pending = self.put_back_early(claim, pending, taking)?;
         taking.held += self.start(tx, claim, pending, taking).await?;

@@ -1,6 +1,6 @@
 //! Whose jobs are next: new tenants, tenants behind limits, and classes.
 
-use super::{CYCLE_MS, World, names};
+use super::{CYCLE_MS, START, World, names};
 use crate::{Add, Class, Finish, JobId, LimitName};
 
 /// A new tenant does not wait until the others have used as much as one that is served in another class.
@@ -193,5 +193,23 @@ async fn jobs_behind_a_key_do_not_hide_those_of_their_class() {
         }
         assert!(claims < 40);
     }
+    world.check().await;
+}
+
+/// A scheduled job that has just become due does not take the slot that an urgent one needs.
+#[tokio::test]
+async fn a_due_job_starts_after_those_of_earlier_classes() {
+    let mut world = World::new().await;
+    assert!(world.claim(1).await.is_empty());
+    let key = LimitName::new("k").unwrap();
+    let due_ms = START + 5;
+    world
+        .add_as("n", 1, |add| add.key(key.clone()).due_ms(due_ms))
+        .await;
+    world
+        .add_as("u", 1, |add| add.key(key.clone()).class(Class::Urgent))
+        .await;
+    world.pass(10);
+    assert_eq!(names(&world.claim(2).await), ["u"]);
     world.check().await;
 }
