@@ -264,3 +264,56 @@ async fn an_earlier_class_gets_the_key_of_a_job_that_waits_for_its_pool() {
     world.check().await;
     assert_eq!(world.claim(9).await, []);
 }
+
+/// However many jobs of an earlier class wait for a limit, with or without lanes, none of a later class starts before the one
+/// among them that can.
+#[tokio::test(start_paused = true)]
+async fn jobs_behind_a_limit_do_not_hide_others_of_their_class() {
+    for (count, lanes, later) in [
+        (300, false, Class::Normal),
+        (20, true, Class::Normal),
+        (300, false, Class::Bulk),
+    ] {
+        let earlier = if later == Class::Normal {
+            Class::Urgent
+        } else {
+            Class::Normal
+        };
+        let world = World::new().await;
+        let key = LimitName::new("k").unwrap();
+        world
+            .add("first", earlier, |add| add.key(key.clone()))
+            .await;
+        assert_eq!(world.claim(1).await, [earlier]);
+        let in_lane = |add: Add, number| {
+            if lanes {
+                add.lane(Lane::of(&[number]))
+            } else {
+                add
+            }
+        };
+        let adds = (0..count).map(|number| {
+            let id = format!("{number}").as_str().try_into().unwrap();
+            let add = Add::new(id, "").class(earlier).key(key.clone());
+            in_lane(add, u8::try_from(number % 7).unwrap())
+        });
+        let mut adds: Vec<_> = adds.collect();
+        let other = Add::new("other".try_into().unwrap(), "").class(earlier);
+        adds.push(in_lane(other, 7));
+        for number in 0..50 {
+            let id = format!("later-{number}").as_str().try_into().unwrap();
+            adds.push(Add::new(id, "").class(later));
+        }
+        world.jobs.add_many(&world.ty, &adds).await.unwrap();
+        let mut claims = 0;
+        loop {
+            let classes = world.claim(1).await;
+            if !classes.is_empty() {
+                assert_eq!(classes, [earlier], "after {claims} claims");
+                break;
+            }
+            claims += 1;
+            assert!(claims < 40);
+        }
+    }
+}

@@ -50,6 +50,8 @@ pub(super) struct Heads {
     /// Jobs without a lane.
     pub(super) due: Vec<Candidate>,
     pub(super) lanes: Groups,
+    /// More may be due.
+    pub(super) more: bool,
     pub(super) next_due_ms: Option<i64>,
 }
 
@@ -60,6 +62,7 @@ impl Heads {
             class,
             due,
             lanes: Groups::default(),
+            more: false,
             next_due_ms: None,
         }
     }
@@ -107,6 +110,8 @@ impl Jobs {
         let has_lanes = due.split_off(without).pop().is_some();
         let has_lanes = has_lanes || timed.last().is_some_and(|job| job.lane().is_some());
         let all_after = timed.len() < timed_window;
+        // Of a lane with jobs not all are read.
+        let mut more = has_lanes || due.len() == window;
         let mut timed = self.scheduled(search, timed);
         let mut lanes = Groups::default();
         if has_lanes || search.claim.turn.looks() {
@@ -119,15 +124,19 @@ impl Jobs {
                 self.candidates(tx, search, timed_before, TIMED_FEW),
             )
             .await?;
+            more |= ready.len() == window;
             due.extend(ready);
             let all = all_after && before.len() < TIMED_FEW;
             timed.add(self.scheduled(search, before));
             if !all {
+                more = true;
                 timed.add(self.timed_heads(tx, search, window).await?);
             }
             next_due_ms = timed.next_due_ms;
             let in_lanes = timed.due.extract_if(.., |job| job.lane().is_some());
             lanes.add_timed(in_lanes.collect());
+        } else {
+            more = true;
         }
         timed.due.retain(|job| job.lane().is_none());
         due.append(&mut timed.due);
@@ -137,6 +146,7 @@ impl Jobs {
         Ok(Heads {
             class: search.class,
             due,
+            more: more || lanes.len() > 0,
             lanes,
             next_due_ms,
         })

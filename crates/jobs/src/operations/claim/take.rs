@@ -168,6 +168,7 @@ impl Jobs {
         if taking.full {
             return Ok(());
         }
+        let (held_before, more) = (taking.held, heads.more);
         let (candidates, mut others) = if heads.lanes.len() == 0 {
             choose(heads.due, search.wanted, claim, tx.attempt())
         } else {
@@ -181,7 +182,10 @@ impl Jobs {
             let held = self.start(tx, claim, pending, taking).await?;
             taking.held += held;
             taking.full |= taking.jobs.len() >= claim.locks.len();
-            if taking.held == 0 || all == 0 || taking.full {
+            let has_held = taking.held > held_before;
+            if !has_held || all == 0 || taking.full {
+                // If others of this class may start, no job of a later one does before the next claim has looked at them.
+                taking.full |= has_held && more;
                 return Ok(());
             }
             // Others may start in place of those that have to wait.
