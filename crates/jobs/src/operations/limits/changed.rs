@@ -7,8 +7,8 @@ use store::Transaction;
 use super::waiting::Granted;
 use super::{GRANTS, booked, usable};
 use crate::model::header::Place;
-use crate::model::limits::{Rule, Rules, Slot};
-use crate::model::machine::{Event, Wait};
+use crate::model::limits::{Rule, Rules, Slot, Taken};
+use crate::model::machine::{Event, Slots, Wait};
 use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
 use crate::{JobType, Jobs, Op, Result};
@@ -73,6 +73,18 @@ impl Jobs {
             tx.set(&self.keys().slot(ty, limit, *slot), &row.encode());
         }
         let free = usable(&rows, rule, GRANTS, op.now_ms);
+        if rule.limit.per_ms.is_some() {
+            // Runs from before it was a rate.
+            let runs = rows.iter().filter(|(_, row)| row.free_ms == 0);
+            for (slot, row) in runs {
+                if moved == GRANTS {
+                    break;
+                }
+                let slot = (limit.clone(), *slot);
+                let moves = self.go_on_without(&mut effects, tx, ty, slot, row).await?;
+                moved += usize::from(moves);
+            }
+        }
         let waiting = self.waiting_behind(tx, ty, limit, free.len()).await?;
         let mut more = moved == GRANTS || waiting.len() == GRANTS;
         if !waiting.is_empty() {
@@ -121,6 +133,38 @@ impl Jobs {
     }
 
     /// How many more slots are in use of a limit that was lowered than it has now.
+    /// A job that runs loses a slot. False if it does not run.
+    async fn go_on_without(
+        &self,
+        effects: &mut Effects<'_>,
+        tx: &Transaction,
+        ty: &JobType,
+        slot: Taken,
+        row: &Slot,
+    ) -> Result<bool> {
+        let Some(id) = &row.id else {
+            return Ok(false);
+        };
+        let Ok(mut header) = self.try_header(tx, ty, id).await? else {
+            return Ok(false);
+        };
+        let Some((old, lock)) = header.as_deref().and_then(|old| Some((old, old.lock()?))) else {
+            return Ok(false);
+        };
+        let mut slots = Slots {
+            taken: old.taken().to_vec(),
+            spent: Vec::new(),
+        };
+        slots.taken.retain(|other| *other != slot);
+        let event = Event::Slots {
+            lock,
+            slots,
+            repeated: false,
+        };
+        effects.run(ty, id, &mut header, event)?;
+        Ok(true)
+    }
+
     pub(super) async fn excess(
         &self,
         tx: &Transaction,

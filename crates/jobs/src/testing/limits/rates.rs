@@ -87,6 +87,28 @@ async fn rows_of_rates_that_have_cooled_down_are_cleared() {
     assert_eq!(world.jobs.rows(slots).await.len(), 1);
 }
 
+/// Only starts count, so runs from before keep no slot of the rate.
+#[tokio::test(start_paused = true)]
+async fn runs_from_before_a_limit_became_a_rate_do_not_count() {
+    for several in [1, 3] {
+        let world = World::new().await;
+        world.set("api", Limit::at_once(several)).await;
+        for n in 0..=several {
+            world.add(&format!("job-{n}"), key("api")).await;
+        }
+        let mut runs = world.claim().await;
+        assert_eq!(runs.len(), several as usize);
+        world.set("api", Limit::per(several, 10_000)).await;
+        world.add("late", key("api")).await;
+        runs.extend(world.claim().await);
+        let late = usize::from(several > 1);
+        assert_eq!(runs.len(), several as usize + 1 + late);
+        for run in &runs {
+            world.finish(run, Finish::done()).await;
+        }
+    }
+}
+
 /// Neither does one whose other limit is a rate, in which it has a slot that was free.
 #[tokio::test(start_paused = true)]
 async fn no_job_waits_for_a_rate_that_is_none_any_more() {
