@@ -174,17 +174,24 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// The setting of a limit: its own or its group's, or one at a time.
+    /// The setting of a limit: its own or that of its nearest group, or one at a time.
     pub(crate) fn of(&self, name: &[u8]) -> Rule {
         let mut rule = Rule::new(Limit::at_once(1), 0);
-        for row in [group_of(name), name].map(|name| self.by_name.get(name)) {
-            match row {
-                Some(row) if row.removed => rule.over = rule.over.max(row.over),
-                Some(row) => rule = *row,
-                None => {}
+        let mut over = 0;
+        for (_, row) in self.rows_of(name) {
+            if !row.removed {
+                rule = *row;
+                break;
             }
+            over = over.max(row.over);
         }
+        rule.over = rule.over.max(over);
         rule
+    }
+
+    /// The rows of a limit and its groups, from its own to that of the widest one.
+    fn rows_of<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a Rule)> {
+        groups_of(name).filter_map(|name| Some((name, self.by_name.get(name)?)))
     }
 
     /// The row of a setting that is removed, if any slots beyond those of its group may be taken.
@@ -195,9 +202,14 @@ impl Rules {
         (end > limit.max).then(|| Rule::removed(limit, end))
     }
 
-    /// Whether this is the row that a limit has its setting from.
+    /// Whether a limit has its setting from this row, or there may be slots taken up to what the row says.
     pub(crate) fn is_row_of(&self, row: &[u8], limit: &[u8]) -> bool {
-        row == limit || row == group_of(limit) && !self.by_name.contains_key(limit)
+        for (name, rule) in self.rows_of(limit) {
+            if name == row || !rule.removed {
+                return name == row;
+            }
+        }
+        false
     }
 
     /// The settings, without what is left of removed ones.
@@ -206,8 +218,10 @@ impl Rules {
     }
 }
 
-fn group_of(name: &[u8]) -> &[u8] {
-    name.split(|byte| *byte == GROUP_END).next().unwrap_or(name)
+/// A name, and then those of the groups that it is in, the nearest first.
+fn groups_of(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = (name.iter().enumerate().rev()).filter(|(_, byte)| **byte == GROUP_END);
+    std::iter::once(name).chain(ends.map(|(end, _)| &name[..end]))
 }
 
 /// Whether a limit has this name, or is in the group of this name.
@@ -261,7 +275,10 @@ mod tests {
         assert_eq!(max("target"), 2);
         assert_eq!(max("target|a|b"), 2);
         assert_eq!(max("target|big"), 5);
+        assert_eq!(max("target|big|a"), 5);
+        assert_eq!(max("target|big|a|b"), 5);
         assert_eq!(max("targets|a"), 1);
+        assert_eq!(max("|target"), 1);
     }
 
     #[test]
@@ -284,8 +301,12 @@ mod tests {
         assert_eq!(rule("target|b"), (2, 2));
         assert_eq!(rule("gone"), (1, 5));
         assert_eq!(rule("gone|x"), (1, 5));
-        assert!(rules.is_row_of(b"gone", b"gone|x") && !rules.is_row_of(b"target", b"target|a"));
+        assert!(rules.is_row_of(b"gone", b"gone|x") && rules.is_row_of(b"target|a", b"target|a"));
+        assert!(rules.is_row_of(b"target", b"target|a|b") && rules.is_row_of(b"target", b"target"));
         assert_eq!(rules.set().count(), 1);
+        let own = Rule::new(Limit::at_once(3), 0);
+        rules.by_name.insert("target|a".into(), own);
+        assert!(!rules.is_row_of(b"target", b"target|a|b"));
     }
 
     #[test]

@@ -64,6 +64,36 @@ async fn a_lowered_limit_forgets_what_it_was() {
     world.check().await;
 }
 
+/// Otherwise more would run than either setting allows.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_lowered_waits_for_runs_of_limits_without_a_setting_of_their_own() {
+    let world = World::new().await;
+    world.set("g", Limit::at_once(4)).await;
+    world.set("g|a", Limit::at_once(6)).await;
+    let (jobs, ty) = (&world.jobs, &world.ty);
+    jobs.set_limit(ty, &limit_name("g|a"), None).await.unwrap();
+    world.set("g", Limit::at_once(9)).await;
+    for n in 0..10 {
+        world.add(&format!("job-{n}"), key("g|a")).await;
+    }
+    let runs = world.claim().await;
+    assert_eq!(runs.len(), 9);
+    world.set("g", Limit::at_once(2)).await;
+    jobs.relax_limits(ty).await.unwrap();
+    assert_eq!(stored(&world, "g").await, Some((2, 9, false)));
+    assert!(stored(&world, "g|a").await.is_some());
+    for run in &runs[..7] {
+        world.finish(run, Finish::done()).await;
+        assert!(world.claim().await.is_empty());
+    }
+    for run in &runs[7..] {
+        world.finish(run, Finish::done()).await;
+    }
+    jobs.relax_limits(ty).await.unwrap();
+    assert_eq!(stored(&world, "g").await, Some((2, 0, false)));
+    assert_eq!(stored(&world, "g|a").await, None);
+}
+
 /// The simulation found this.
 #[tokio::test(start_paused = true)]
 async fn a_job_with_a_slot_waits_again_if_the_limit_is_lowered_before_it_starts() {
