@@ -16,7 +16,7 @@ const SLOT_FORMAT: u8 = 1;
 /// Added to `over` in the row of a removed setting. Nodes that do not know it take it for a high limit that was lowered.
 const REMOVED: u32 = 1 << 31;
 /// Ends the part of a limit's name that its group shares.
-const GROUP_END: u8 = b'|';
+pub(crate) const GROUP_END: u8 = b'|';
 
 /// Maximum bytes of a limit's name.
 pub const LIMIT_BYTES_MAX: usize = 512;
@@ -224,12 +224,6 @@ fn groups_of(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::once(name).chain(ends.map(|(end, _)| &name[..end]))
 }
 
-/// Whether a limit has this name, or is in the group of this name.
-pub(crate) fn is_of(limit: &[u8], name: &[u8]) -> bool {
-    let rest = limit.strip_prefix(name);
-    rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == GROUP_END))
-}
-
 /// A slot that is in use, or not free yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slot {
@@ -307,12 +301,6 @@ mod tests {
         let own = Rule::new(Limit::at_once(3), 0);
         rules.by_name.insert("target|a".into(), own);
         assert!(!rules.is_row_of(b"target", b"target|a|b"));
-    }
-
-    #[test]
-    fn groups_end_at_a_bar() {
-        assert!(is_of(b"target|a", b"target") && is_of(b"target", b"target"));
-        assert!(!is_of(b"targets", b"target") && !is_of(b"tar", b"target"));
     }
 
     #[test]

@@ -20,29 +20,28 @@ mod changed;
 mod check;
 mod cold;
 pub(crate) mod contended;
+mod orphans;
 mod outrank;
 mod relax;
 pub(crate) mod settings;
 pub(crate) mod slots;
 mod waiting;
+pub(crate) mod walk;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::future::try_join_all;
 use store::{RangeOptions, Transaction};
 
 use crate::model::keys::Keys;
-use crate::model::limits::{LIMIT_SLOTS_MAX, LimitName, Rule, Rules, Slot, is_of};
+use crate::model::limits::{LIMIT_SLOTS_MAX, LimitName, Rule, Rules, Slot};
 use crate::{Error, JobId, JobType, Jobs, Limit, Op, Result};
 
 /// Waiting jobs that are counted.
 const WAITING_MAX: usize = 1_000;
 /// Jobs that one transaction gives slots, or takes them from.
 const GRANTS: usize = 100;
-/// Limits that one turn of maintenance looks at.
-const SERVED_MAX: usize = 1_000;
 /// Maximum settings of a type.
 const SETTINGS_MAX: usize = 1_000;
 
@@ -78,7 +77,8 @@ impl Jobs {
     }
 
     /// [`Self::set_limit`] in the caller's transaction, with an `op` of its own. Jobs that wait for a limit that was raised
-    /// may wait for up to a minute longer, unless it is [served](Self::serve_limit).
+    /// wait until maintenance serves it, unless it is [served](Self::serve_limit): for up to a minute, or longer if jobs
+    /// wait for tens of thousands of limits.
     pub async fn set_limit_in(
         &self,
         tx: &Transaction,
@@ -223,43 +223,6 @@ impl Jobs {
             try_join_all(waits).await
         })
         .await
-    }
-
-    /// The limits of this name or group that have slots in use or jobs waiting.
-    async fn limits_in_use(&self, ty: &JobType, name: &LimitName) -> Result<BTreeSet<Bytes>> {
-        let mut limits: BTreeSet<Bytes> =
-            self.waiting_limits(ty, None).await?.into_iter().collect();
-        let all = self.keys().all_slots(ty);
-        let mut rest = all.clone();
-        while let Some(key) = self.first_key(&rest).await? {
-            let (limit, _) = Keys::slot_of(&all, &key)?;
-            rest.begin = self.keys().after_slots(ty, &limit);
-            limits.insert(limit);
-        }
-        limits.retain(|limit| is_of(limit, name.as_bytes()));
-        Ok(limits)
-    }
-
-    /// The limits that jobs wait for, in order, after this one; with one, only some.
-    pub(crate) async fn waiting_limits(
-        &self,
-        ty: &JobType,
-        after: Option<&Bytes>,
-    ) -> Result<Vec<Bytes>> {
-        let mut limits = Vec::new();
-        let mut rest = self.keys().all_waiting(ty);
-        if let Some(after) = after {
-            rest.begin = self.keys().waiting(ty, after).end;
-        }
-        while let Some(key) = self.first_key(&rest).await? {
-            let limit = self.keys().waiting_limit(ty, &key)?;
-            rest.begin = self.keys().waiting(ty, &limit).end;
-            limits.push(limit);
-            if after.is_some() && limits.len() >= SERVED_MAX {
-                break;
-            }
-        }
-        Ok(limits)
     }
 
     /// [`Self::limit_rules`] for a transaction that may need them, of a type whose limits this process has used.

@@ -1,5 +1,5 @@
-//! Gives free slots of limits to jobs that wait for them, forgets that limits were higher, and clears rows of limits and tenants
-//! that say nothing any more.
+//! Gives free slots of limits to jobs that wait for them, forgets that limits were higher, clears rows of limits and tenants
+//! that say nothing any more, and frees slots that no job has.
 //!
 //! The transaction that frees a slot gives it to a waiting job at once. Only a node that dies while it raises a limit leaves
 //! both: free slots and jobs that wait.
@@ -7,23 +7,112 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::operations::limits::walk::SERVED_MAX;
 use crate::services::duties::{Duty, Leased};
 use crate::{JobType, Jobs, Result};
 
 const SERVE_EVERY: Duration = Duration::from_secs(30);
+/// The pause within a round.
+const MORE: Duration = Duration::from_millis(100);
+const ORPHANS_EVERY: Duration = Duration::from_mins(10);
 
 pub(crate) struct Waiting<'a> {
     pub(crate) jobs: &'a Jobs,
     pub(crate) ty: &'a JobType,
     pub(crate) leased: Leased,
-    /// The last limit served; the next turn continues there.
-    pub(crate) last: Bytes,
-    /// Where the next turn clears rows; `None` at the first.
-    pub(crate) cold: Option<Bytes>,
-    /// Where the next turn forgets tenants.
-    pub(crate) gone: Option<Bytes>,
+    round: Round,
+    /// When slots that no job has were last looked for.
+    orphans_at: Option<Instant>,
+}
+
+/// How far a round is that looks at all rows.
+#[derive(Debug, Default)]
+struct Round {
+    relaxed: bool,
+    served: Rest,
+    cold: Rest,
+    gone: Rest,
+    orphans: Rest,
+}
+
+#[derive(Debug, Default, PartialEq)]
+enum Rest {
+    #[default]
+    All,
+    From(Bytes),
+    Nothing,
+}
+
+impl Rest {
+    fn from(&self) -> Option<&Bytes> {
+        match self {
+            Self::From(from) => Some(from),
+            _ => None,
+        }
+    }
+
+    fn is_left(&self) -> bool {
+        *self != Self::Nothing
+    }
+
+    fn after(next: Option<Bytes>) -> Self {
+        next.map_or(Self::Nothing, Self::From)
+    }
+}
+
+impl<'a> Waiting<'a> {
+    pub(crate) fn new(jobs: &'a Jobs, ty: &'a JobType, leased: Leased) -> Self {
+        Self {
+            jobs,
+            ty,
+            leased,
+            round: Round::default(),
+            orphans_at: None,
+        }
+    }
+
+    /// Serves some of the limits that jobs wait for.
+    async fn serve(&mut self) -> Result<()> {
+        let from = self.round.served.from().cloned().unwrap_or_default();
+        let limits = self.jobs.waiting_limits(self.ty, Some(&from)).await?;
+        let more = limits.len() == SERVED_MAX;
+        for limit in limits {
+            let served = self.jobs.serve_waiting(self.ty, &limit).await;
+            // If that fails, the next turn goes on with the others.
+            self.round.served = Rest::From(limit);
+            served?;
+        }
+        if !more {
+            self.round.served = Rest::Nothing;
+        }
+        Ok(())
+    }
+
+    /// Does a part of a round; true if that was the last one.
+    async fn advance(&mut self) -> Result<bool> {
+        let (jobs, ty) = (self.jobs, self.ty);
+        if self.round.served.is_left() {
+            self.serve().await?;
+        }
+        let round = &mut self.round;
+        if !std::mem::replace(&mut round.relaxed, true) {
+            jobs.relax_limits(ty).await?;
+        }
+        if round.cold.is_left() {
+            round.cold = Rest::after(jobs.clear_cold(ty, round.cold.from()).await?);
+        }
+        if round.gone.is_left() {
+            round.gone = Rest::after(jobs.forget_tenants(ty, round.gone.from()).await?);
+        }
+        if round.orphans.is_left() {
+            round.orphans = Rest::after(jobs.free_orphans(ty, round.orphans.from()).await?);
+        }
+        let rests = [&round.served, &round.cold, &round.gone, &round.orphans];
+        Ok(!rests.iter().any(|rest| rest.is_left()))
+    }
 }
 
 impl Duty for Waiting<'_> {
@@ -31,19 +120,22 @@ impl Duty for Waiting<'_> {
 
     async fn turn(&mut self, _: &CancellationToken) -> Result<Duration> {
         let serves = (self.leased.borrow().leases.iter()).any(|lease| lease.partition == 0);
-        if serves {
-            let limits = (self.jobs)
-                .waiting_limits(self.ty, Some(&self.last))
-                .await?;
-            for limit in &limits {
-                self.jobs.serve_waiting(self.ty, limit).await?;
-            }
-            self.last = limits.last().cloned().unwrap_or_default();
-            self.jobs.relax_limits(self.ty).await?;
-            self.cold = self.jobs.clear_cold(self.ty, self.cold.as_ref()).await?;
-            let gone = self.jobs.forget_tenants(self.ty, self.gone.as_ref());
-            self.gone = gone.await?;
+        if !serves {
+            return Ok(SERVE_EVERY);
         }
+        if !self.advance().await? {
+            return Ok(MORE);
+        }
+        let looks = self
+            .orphans_at
+            .is_none_or(|at| at.elapsed() >= ORPHANS_EVERY);
+        if looks {
+            self.orphans_at = Some(Instant::now());
+        }
+        self.round = Round {
+            orphans: if looks { Rest::All } else { Rest::Nothing },
+            ..Round::default()
+        };
         Ok(SERVE_EVERY)
     }
 }

@@ -74,14 +74,7 @@ pub(crate) async fn monitor_type<H: StallHook>(
         leased: leased.clone(),
         observed: None,
     };
-    let waiting = Waiting {
-        jobs,
-        ty,
-        leased: leased.clone(),
-        last: Bytes::new(),
-        cold: None,
-        gone: None,
-    };
+    let waiting = Waiting::new(jobs, ty, leased.clone());
     tokio::join!(
         perform(recovery, jobs, ty, token),
         perform(Expiry::new(jobs, ty, leased.clone()), jobs, ty, token),

@@ -3,6 +3,7 @@
 mod at_once;
 mod damaged;
 mod lowered;
+mod many;
 mod rates;
 
 use std::time::Duration;

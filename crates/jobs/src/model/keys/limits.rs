@@ -7,6 +7,7 @@ use store::tuple::{Bytes as TupleBytes, Element, unpack};
 use super::pending::{WAITING, of_rank, rank};
 use super::{Keys, Table, foreign};
 use crate::model::header::Order;
+use crate::model::limits::GROUP_END;
 use crate::{Class, JobId, JobType, Result};
 
 /// The number after those of slots, of the row that says that jobs may wait.
@@ -66,6 +67,11 @@ impl Keys {
         self.range(Table::Slot, &(ty.as_str(),))
     }
 
+    /// The slots of a limit and of the limits in its group.
+    pub(crate) fn slots_in_group(&self, ty: &JobType, name: &[u8]) -> [KeyRange; 2] {
+        in_group(name, |name| self.range(Table::Slot, &(ty.as_str(), name)))
+    }
+
     /// The limit and number of a slot, from its key in the range of all slots of the type.
     pub(crate) fn slot_of(all: &KeyRange, key: &[u8]) -> Result<(Bytes, u32)> {
         let rest = key.get(all.begin.len()..).unwrap_or_default();
@@ -76,6 +82,11 @@ impl Keys {
     /// The jobs that wait behind a limit.
     pub(crate) fn waiting(&self, ty: &JobType, limit: &[u8]) -> KeyRange {
         self.range(Table::Pending, &(ty.as_str(), WAITING, limit))
+    }
+
+    /// The jobs that wait behind a limit, or one in its group.
+    pub(crate) fn waiting_in_group(&self, ty: &JobType, name: &[u8]) -> [KeyRange; 2] {
+        in_group(name, |name| self.waiting(ty, name))
     }
 
     /// Those of earlier classes than this one.
@@ -130,5 +141,37 @@ impl Keys {
         let rest = key.get(self.prefix_len(ty)..).unwrap_or_default();
         let (_, class, _, id) = Self::waiting_of(rest).ok_or_else(|| foreign(key))?;
         Ok((class, JobId::new(id.into_owned())?))
+    }
+}
+
+/// The rows of a limit, and those of all limits in its group, by the rows of one.
+fn in_group(name: &[u8], rows: impl Fn(&[u8]) -> KeyRange) -> [KeyRange; 2] {
+    let edge = |byte| rows(&[name, &[byte]].concat()).begin;
+    let group = KeyRange::new(edge(GROUP_END), edge(GROUP_END + 1));
+    [rows(name), group]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_end_at_a_bar() {
+        let (keys, ty) = (Keys::new(), JobType::new("t").unwrap());
+        let ranges = keys.slots_in_group(&ty, b"a");
+        let is_in = |limit: &[u8]| {
+            let ends = [0, WAITED].map(|n| {
+                let key = keys.slot(&ty, limit, n);
+                (ranges.iter()).any(|range| *range.begin <= *key && *key < *range.end)
+            });
+            assert_eq!(ends[0], ends[1]);
+            ends[0]
+        };
+        for name in ["a", "a|", "a|b", "a|b|c", "a|\0", "a|\u{7f}"] {
+            assert!(is_in(name.as_bytes()), "{name:?}");
+        }
+        for name in ["aa", "a\0", "a\0|", "a}", "a{", "b|a", "|a", ""] {
+            assert!(!is_in(name.as_bytes()), "{name:?}");
+        }
     }
 }

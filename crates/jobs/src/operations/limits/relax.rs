@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use store::Call;
 
-use crate::model::keys::{Keys, WAITED};
+use crate::model::keys::WAITED;
 use crate::model::limits::{Rule, Rules};
 use crate::{JobType, Jobs, Result};
 
@@ -42,11 +42,7 @@ impl Jobs {
 
     /// Whether a slot beyond the maximum is in use of one of the limits that have their setting from this row.
     async fn is_exceeded(&self, ty: &JobType, rules: &Rules, row: &Bytes) -> Result<bool> {
-        let all = self.keys().all_slots(ty);
-        let mut rest = all.clone();
-        while let Some(key) = self.first_key(&rest).await? {
-            let (limit, _) = Keys::slot_of(&all, &key)?;
-            rest.begin = self.keys().after_slots(ty, &limit);
+        for limit in self.limits_with_slots(ty, row).await? {
             if rules.is_row_of(row, &limit) {
                 let beyond = rules.of(&limit).limit.max..WAITED;
                 let beyond = self.keys().slots(ty, &limit, beyond);

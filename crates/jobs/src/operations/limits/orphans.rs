@@ -1,0 +1,84 @@
+//! Frees slots that no job has. Removing a job from quarantine leaves them: its header could not say which it had.
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
+
+use super::contended::{Free, Freed};
+use crate::model::header::Header;
+use crate::model::keys::Keys;
+use crate::model::limits::Slot;
+use crate::{Error, JobType, Jobs, Op, Result};
+
+/// Slots that one transaction looks at.
+const ROWS: usize = 200;
+
+impl Jobs {
+    /// Frees slots from this key on, or from the first; returns where to continue.
+    pub(crate) async fn free_orphans(
+        &self,
+        ty: &JobType,
+        from: Option<&Bytes>,
+    ) -> Result<Option<Bytes>> {
+        let op = &self.op();
+        (self.store())
+            .transact(Call::batch("free_slots"), |tx| async move {
+                self.free_orphans_in(&tx, op, ty, from).await
+            })
+            .await
+    }
+
+    async fn free_orphans_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        from: Option<&Bytes>,
+    ) -> Result<Option<Bytes>> {
+        let all = &self.keys().all_slots(ty);
+        let begin = from.unwrap_or(&all.begin).clone();
+        let range = KeyRange::new(begin, all.end.clone());
+        let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(ROWS));
+        let rows = rows.collect().await?;
+        let last = rows.last().filter(|_| rows.len() == ROWS);
+        let next = last.map(|row| Bytes::from([&*row.key, &[0]].concat()));
+        let looked = rows.into_iter().map(|row| self.orphan(tx, ty, all, row));
+        let orphans: Vec<Freed> = (try_join_all(looked).await?.into_iter().flatten()).collect();
+        if !orphans.is_empty() {
+            let mut effects = self.effects(tx, op.now_ms).await?;
+            for orphan in orphans {
+                effects.limits.free(orphan);
+            }
+            effects.flush(op).await?;
+        }
+        Ok(next)
+    }
+
+    /// This slot, if its job does not have it. Then conflicts with taking and freeing it.
+    async fn orphan(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        all: &KeyRange,
+        row: KeyValue,
+    ) -> Result<Option<Freed>> {
+        let (Ok(slot), Ok(Slot { id: Some(id), .. })) =
+            (Keys::slot_of(all, &row.key), Slot::decode(row.value))
+        else {
+            return Ok(None);
+        };
+        let header = tx.snapshot().get(&self.keys().job(ty, &id)).await?;
+        let has = match header.map(Header::decode) {
+            Some(Ok(header)) => header.taken().contains(&slot),
+            Some(Err(_)) => true,
+            None => false,
+        };
+        if has {
+            return Ok(None);
+        }
+        tx.add_read_conflict_range(KeyRange::key(&row.key));
+        tracing::warn!(job.ty = %ty, job.id = %id, limit = %slot.0.escape_ascii(), slot = slot.1, "freed a slot that its job does not have");
+        let (ty, free) = (ty.clone(), Free::AsStored);
+        Ok::<_, Error>(Some(Freed { ty, slot, free }))
+    }
+}
