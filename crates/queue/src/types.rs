@@ -73,11 +73,11 @@ impl Queue {
             return Err(Error::Invalid(Error::NoKeys.to_string()));
         }
         let (own, ty) = (JobType::new(name.as_str())?, name.job_type());
-        let (limits, op) = (settings.limits()?, self.jobs().op());
+        let (limits, shares, op) = (settings.limits()?, settings.shares()?, self.jobs().op());
         let set = self.jobs().limits(&ty).await?;
         let made = (self.jobs().store())
             .transact("put_job_type", |tx| {
-                let (own, ty, limits) = (&own, &ty, &limits);
+                let (own, ty, limits, shares) = (&own, &ty, &limits, &shares);
                 async move {
                     let old = read(&tx, name).await?;
                     if old.is_none() {
@@ -100,6 +100,7 @@ impl Queue {
                     let config = settings.config();
                     self.jobs().set_type_in(&tx, ty, config).await?;
                     self.jobs().replace_limits_in(&tx, &op, ty, limits).await?;
+                    self.jobs().replace_shares_in(&tx, ty, shares).await?;
                     Ok(old.is_none())
                 }
             })
@@ -112,7 +113,6 @@ impl Queue {
                 self.jobs().serve_limit(&ty, limit).await?;
             }
         }
-        self.jobs().replace_shares(&ty, &settings.shares()?).await?;
         Ok(made)
     }
 
@@ -233,7 +233,7 @@ fn write(tx: &Transaction, name: &TypeName, settings: &Settings, paused: bool) -
     let value = row::encode(&row)?;
     if value.len() > store::limits::VALUE_BYTES_MAX {
         return Err(Error::Invalid(
-            "the settings of a job type may have at most 100 kB: use shorter or fewer names of limits and roles".into(),
+            "the settings of a job type may have at most 100 kB: use shorter or fewer names of limits, tenants and roles".into(),
         ));
     }
     tx.set(&keys::type_row(name), &value);

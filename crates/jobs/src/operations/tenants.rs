@@ -112,18 +112,28 @@ impl Jobs {
     pub async fn replace_shares(&self, ty: &JobType, wanted: &BTreeMap<Tenant, u32>) -> Result<()> {
         self.store()
             .transact("set_shares", |tx| async move {
-                let set = self.shares_in(&tx, ty).await?;
-                for tenant in set.keys().filter(|tenant| !wanted.contains_key(*tenant)) {
-                    self.set_shares_in(&tx, ty, Some(tenant), None)?;
-                }
-                for (tenant, shares) in wanted {
-                    if set.get(tenant) != Some(shares) {
-                        self.set_shares_in(&tx, ty, Some(tenant), Some(*shares))?;
-                    }
-                }
-                Ok(())
+                self.replace_shares_in(&tx, ty, wanted).await
             })
             .await
+    }
+
+    /// [`Self::replace_shares`] in the caller's transaction.
+    pub async fn replace_shares_in(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        wanted: &BTreeMap<Tenant, u32>,
+    ) -> Result<()> {
+        let set = self.shares_in(tx, ty).await?;
+        for tenant in set.keys().filter(|tenant| !wanted.contains_key(*tenant)) {
+            self.set_shares_in(tx, ty, Some(tenant), None)?;
+        }
+        for (tenant, shares) in wanted {
+            if set.get(tenant) != Some(shares) {
+                self.set_shares_in(tx, ty, Some(tenant), Some(*shares))?;
+            }
+        }
+        Ok(())
     }
 
     /// The named tenants of a type that have shares of their own, by a snapshot read.
