@@ -3,7 +3,7 @@
 //! A job names up to two limits, its key and its pool. A run occupies a numbered slot of each, which its job's header
 //! records. Whoever takes a slot conflicts with whoever takes the same one, and with nobody else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -171,6 +171,8 @@ pub(crate) struct Rules {
     /// Changes with every setting.
     pub(crate) version: Option<Bytes>,
     pub(crate) by_name: BTreeMap<Bytes, Rule>,
+    /// Settings that cannot be decoded; they count as absent.
+    pub(crate) damaged: BTreeSet<Bytes>,
 }
 
 impl Rules {
@@ -231,9 +233,43 @@ pub(crate) struct Slot {
     pub(crate) id: Option<JobId>,
     /// Of a rate: no job may start with it before this time.
     pub(crate) free_ms: i64,
+    /// Its row cannot be decoded, so it counts as in use.
+    pub(crate) damaged: bool,
 }
 
 impl Slot {
+    /// In use by this job.
+    pub(crate) fn of(id: JobId, free_ms: i64) -> Self {
+        let (id, damaged) = (Some(id), false);
+        Self {
+            id,
+            free_ms,
+            damaged,
+        }
+    }
+
+    /// Free from this time on.
+    pub(crate) fn free(free_ms: i64) -> Self {
+        let (id, damaged) = (None, false);
+        Self {
+            id,
+            free_ms,
+            damaged,
+        }
+    }
+
+    pub(crate) fn damaged() -> Self {
+        let damaged = true;
+        Self {
+            damaged,
+            ..Self::free(0)
+        }
+    }
+
+    pub(crate) fn in_use(&self) -> bool {
+        self.id.is_some() || self.damaged
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::new(SLOT_FORMAT);
         to.option(self.id.as_ref(), |to, id| to.bytes(id.as_bytes()));
@@ -246,6 +282,7 @@ impl Slot {
         let slot = Self {
             id: from.option(|from| JobId::new(from.bytes()?))?,
             free_ms: from.int()?,
+            damaged: false,
         };
         from.end()?;
         Ok(slot)
@@ -314,8 +351,8 @@ mod tests {
                 assert_eq!(Rule::decode(rule.encode().into()).unwrap(), rule);
             }
         }
-        for id in [None, Some(JobId::new("a\0b").unwrap())] {
-            let slot = Slot { id, free_ms: -5 };
+        let id = JobId::new("a\0b").unwrap();
+        for slot in [Slot::free(-5), Slot::of(id, -5)] {
             assert_eq!(Slot::decode(slot.encode().into()).unwrap(), slot);
         }
     }

@@ -11,8 +11,9 @@ use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
 
 use crate::model::class::of_tag;
 use crate::model::header::{Header, State};
-use crate::model::keys::{Keys, Position};
+use crate::model::keys::{Keys, Position, vtime_in};
 use crate::operations::effects::CHUNK_BYTES;
+use crate::operations::tenants;
 use crate::{Error, JobId, JobType, Jobs, Result};
 
 /// Rows, and chunks, per transaction.
@@ -101,13 +102,31 @@ impl Jobs {
         self.check_rows(all.clone(), ROWS, look, |seen| found.add(seen))
             .await?;
         let all = &self.keys().all_slots(ty);
+        let rules = self.read(Call::batch("check"), |tx| async move {
+            self.limit_rules(&tx, ty).await
+        });
+        let rules = &*rules.await?;
         let look = |tx, row| async move {
-            let problem = self.check_slot(&tx, ty, all, row).await?;
-            Ok(problem.map_or_else(Seen::default, Seen::problem))
+            let problems = self.check_slot(&tx, ty, (all, rules), row).await?;
+            Ok(Seen {
+                problems,
+                ..Seen::default()
+            })
         };
         self.check_rows(all.clone(), ROWS, look, |seen| found.add(seen))
             .await?;
-        let (limits, turns) = (self.check_limits(ty).await?, self.check_turns(ty).await?);
+        let vtimes = |_, row: KeyValue| async move {
+            Ok(Seen::undecodable(&row.key, vtime_in(Some(&row.value))))
+        };
+        self.check_rows(self.keys().vtimes(ty), ROWS, vtimes, |seen| found.add(seen))
+            .await?;
+        let shares = |_, row: KeyValue| async move {
+            Ok(Seen::undecodable(&row.key, tenants::decode(row.value)))
+        };
+        let all = self.keys().all_shares(ty);
+        self.check_rows(all, ROWS, shares, |seen| found.add(seen))
+            .await?;
+        let (limits, turns) = (self.check_limits(ty, rules).await?, self.check_turns(ty).await?);
         found.check.turns_skipped = turns.is_none();
         for problem in limits.into_iter().chain(turns.into_iter().flatten()) {
             found.say(problem);
@@ -316,6 +335,15 @@ impl Seen {
             problems: vec![problem],
             ..Self::default()
         }
+    }
+}
+
+impl Seen {
+    /// A problem, if a row could not be decoded.
+    fn undecodable<T>(key: &[u8], decoded: Result<T>) -> Self {
+        decoded.err().map_or_else(Self::default, |error| {
+            Self::problem(format!("{}: {}", error.chain(), key.escape_ascii()))
+        })
     }
 }
 

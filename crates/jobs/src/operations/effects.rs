@@ -254,8 +254,8 @@ impl Effects<'_> {
                 Some((Place::Timed, due_ms)) => due_ms,
                 _ => 0,
             };
-            let (key, id) = (self.jobs.keys().slot(ty, &slot.0, slot.1), Some(id.clone()));
-            self.tx.set(&key, &Slot { id, free_ms }.encode());
+            let key = self.jobs.keys().slot(ty, &slot.0, slot.1);
+            self.tx.set(&key, &Slot::of(id.clone(), free_ms).encode());
         }
         let is_spent = |slot: &Taken| spent.iter().any(|(other, _)| other == slot);
         let ended = before
@@ -266,9 +266,8 @@ impl Effects<'_> {
         let ended = ended.map(|slot| (slot.clone(), free)).collect::<Vec<_>>();
         // Later jobs of this claim see it.
         for (slot, free_ms) in &spent {
-            let (id, free_ms) = (None, *free_ms);
             let key = self.jobs.keys().slot(ty, &slot.0, slot.1);
-            self.tx.set(&key, &Slot { id, free_ms }.encode());
+            self.tx.set(&key, &Slot::free(*free_ms).encode());
         }
         let spent = spent
             .into_iter()

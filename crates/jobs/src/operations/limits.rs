@@ -36,7 +36,7 @@ use store::{RangeOptions, Transaction};
 
 use crate::model::keys::Keys;
 use crate::model::limits::{LIMIT_SLOTS_MAX, LimitName, Rule, Rules, Slot};
-use crate::{Error, JobId, JobType, Jobs, Limit, Op, Result};
+use crate::{Error, JobId, JobType, Jobs, Limit, Op, Result, telemetry};
 
 /// Waiting jobs that are counted.
 const WAITING_MAX: usize = 1_000;
@@ -102,9 +102,12 @@ impl Jobs {
         ty: &JobType,
         wanted: &BTreeMap<LimitName, Limit>,
     ) -> Result<()> {
-        let mut rules = self.limit_rules(tx, ty).await?;
+        // Those that this process knows may have been damaged since.
+        let mut rules = self.rules_after(tx, ty, None).await?;
         let set = rules.set().map(|(name, _)| LimitName(name.clone()));
-        let gone: Vec<_> = set.filter(|name| !wanted.contains_key(name)).collect();
+        let damaged = rules.damaged.iter().cloned().map(LimitName);
+        let gone = set.chain(damaged);
+        let gone: Vec<_> = gone.filter(|name| !wanted.contains_key(name)).collect();
         let gone = gone.iter().map(|name| (name, None));
         let mut changed = false;
         for (name, limit) in gone.chain(wanted.iter().map(|(name, limit)| (name, Some(*limit)))) {
@@ -135,7 +138,8 @@ impl Jobs {
         }
         let old = rules.of(name.as_bytes());
         let known = rules.set().any(|(known, _)| *known == name.0);
-        if known == limit.is_some() && limit.is_none_or(|limit| limit == old.limit) {
+        let damaged = rules.damaged.remove(&name.0);
+        if !damaged && known == limit.is_some() && limit.is_none_or(|limit| limit == old.limit) {
             return Ok(false);
         }
         if !known && rules.set().count() >= SETTINGS_MAX {
@@ -143,9 +147,11 @@ impl Jobs {
                 "a type has at most 1,000 limits with a setting: set one for a group, as in GROUP|NAME",
             ));
         }
+        // It may have been any limit.
+        let end = if damaged { LIMIT_SLOTS_MAX } else { old.end() };
         let rule = match limit {
-            Some(limit) => Some(Rule::new(limit, old.end())),
-            None => rules.without(&name.0, old.end()),
+            Some(limit) => Some(Rule::new(limit, end)),
+            None => rules.without(&name.0, end),
         };
         self.write_rule(tx, ty, &name.0, rule);
         match rule {
@@ -263,8 +269,12 @@ impl Jobs {
         let range = self.keys().limits(ty);
         let mut rows = (tx.snapshot()).get_range(range.clone(), RangeOptions::default());
         while let Some(row) = rows.next().await? {
-            if let Some(name) = Keys::limit_name(&range, &row.key)? {
-                rules.by_name.insert(name, Rule::decode(row.value)?);
+            let report = |error: &Error| telemetry::undecodable(ty, &row.key, error);
+            let name = Keys::limit_name(&range, &row.key).inspect_err(report);
+            let Ok(Some(name)) = name else { continue };
+            match Rule::decode(row.value).inspect_err(report) {
+                Ok(rule) => _ = rules.by_name.insert(name, rule),
+                Err(_) => _ = rules.damaged.insert(name),
             }
         }
         Ok(rules)
@@ -273,7 +283,7 @@ impl Jobs {
 
 /// The number of slots that jobs have. The others are not free yet for a rate.
 fn booked(rows: &BTreeMap<u32, Slot>) -> usize {
-    rows.values().filter(|slot| slot.id.is_some()).count()
+    rows.values().filter(|slot| slot.in_use()).count()
 }
 
 /// Slots below the maximum that can be given to jobs, earliest first, when these are in use or not free yet.
@@ -287,7 +297,7 @@ fn usable(
     if rule.limit.per_ms.is_some() {
         let mut free: Vec<(u32, i64)> = (0..max)
             .filter_map(|n| match rows.get(&n) {
-                Some(slot) if slot.id.is_some() => None,
+                Some(slot) if slot.in_use() => None,
                 Some(slot) => Some((n, slot.free_ms.max(0))),
                 None => Some((n, 0)),
             })
@@ -297,6 +307,6 @@ fn usable(
         return free.into();
     }
     let left = (max as usize).saturating_sub(booked(rows)).min(wanted);
-    let free = (0..max).filter(|n| rows.get(n).is_none_or(|slot| slot.id.is_none()));
+    let free = (0..max).filter(|n| rows.get(n).is_none_or(|slot| !slot.in_use()));
     free.map(|n| (n, 0)).take(left).collect()
 }

@@ -31,7 +31,7 @@ use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use crate::model::codec::{Reader, Writer};
 use crate::model::keys::{Keys, vtime_in};
-use crate::{Error, JobType, Jobs, Result, Tenant};
+use crate::{Error, JobType, Jobs, Result, Tenant, telemetry};
 
 /// The shares of a tenant without a setting.
 pub const SHARES_DEFAULT: u32 = 100;
@@ -143,7 +143,8 @@ impl Jobs {
         let mut shares = BTreeMap::new();
         while let Some(row) = rows.next().await? {
             if let Some(name) = Keys::tenant_of(&all, &row.key)?.filter(|name| !name.is_empty()) {
-                shares.insert(Tenant(name), decode(row.value)?);
+                // 0 if it cannot be decoded: it is replaced in any case.
+                shares.insert(Tenant(name), decode(row.value).unwrap_or_default());
             }
         }
         Ok(shares)
@@ -224,7 +225,7 @@ impl Jobs {
         let mut few = Few::new();
         for row in rows {
             if let Some(name) = Keys::tenant_of(&all, &row.key)? {
-                few.insert(name, decode(row.value)?);
+                few.insert(name, shares_or_default(ty, &row.key, row.value));
             }
         }
         Ok(Some(few))
@@ -253,14 +254,26 @@ impl Jobs {
         ty: &JobType,
         tenant: &[u8],
     ) -> Result<i64> {
-        let value = tx.snapshot().get(&self.keys().vtime(ty, tenant)).await?;
-        vtime_in(value.as_ref())
+        let key = self.keys().vtime(ty, tenant);
+        let value = tx.snapshot().get(&key).await?;
+        let vtime = vtime_in(value.as_ref());
+        if let Ok(vtime) = vtime.inspect_err(|error| telemetry::undecodable(ty, &key, error)) {
+            return Ok(vtime);
+        }
+        // What is added to it later would make sense only by chance.
+        let vtime = self.last_vtime(tx, ty).await?;
+        tx.set(&key, &vtime.to_le_bytes());
+        Ok(vtime)
     }
 
     /// The virtual time at which tenants were served last.
     pub(crate) async fn last_vtime(&self, tx: &Transaction, ty: &JobType) -> Result<i64> {
-        let value = tx.snapshot().get(&self.keys().last_vtime(ty)).await?;
-        vtime_in(value.as_ref())
+        let key = self.keys().last_vtime(ty);
+        let value = tx.snapshot().get(&key).await?;
+        let vtime = vtime_in(value.as_ref());
+        // Claims write it again.
+        let vtime = vtime.inspect_err(|error| telemetry::undecodable(ty, &key, error));
+        Ok(vtime.unwrap_or_default())
     }
 
     pub(crate) fn set_last_vtime(&self, tx: &Transaction, ty: &JobType, vtime: i64) {
@@ -268,12 +281,19 @@ impl Jobs {
     }
 
     async fn shares_of(&self, tx: &Transaction, ty: &JobType, tenant: &[u8]) -> Result<u32> {
-        let value = tx.snapshot().get(&self.keys().shares(ty, tenant)).await?;
-        value.map_or(Ok(SHARES_DEFAULT), decode)
+        let key = self.keys().shares(ty, tenant);
+        let value = tx.snapshot().get(&key).await?;
+        Ok(value.map_or(SHARES_DEFAULT, |value| shares_or_default(ty, &key, value)))
     }
 }
 
-fn decode(value: Bytes) -> Result<u32> {
+/// The shares in a row; the default if it cannot be decoded.
+fn shares_or_default(ty: &JobType, key: &[u8], value: Bytes) -> u32 {
+    let shares = decode(value);
+    (shares.inspect_err(|error| telemetry::undecodable(ty, key, error))).unwrap_or(SHARES_DEFAULT)
+}
+
+pub(crate) fn decode(value: Bytes) -> Result<u32> {
     let mut from = Reader::new(value, "the shares of a tenant", FORMAT)?;
     let shares = from.uint()?;
     from.end()?;

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use store::Transaction;
 
+use super::slots::slot_in;
 use super::waiting::Granted;
 use super::{GRANTS, booked, usable};
 use crate::model::header::Place;
@@ -55,10 +56,10 @@ impl Jobs {
         let mut moved = 0;
         // A shorter period frees earlier what an earlier one has booked; without a period, nothing is booked.
         for (slot, row) in rows.iter_mut().filter(|(_, row)| row.free_ms > latest_ms) {
-            if row.id.is_none() && rule.limit.per_ms.is_none() {
+            if !row.in_use() && rule.limit.per_ms.is_none() {
                 continue;
             }
-            if row.id.is_some() {
+            if row.in_use() {
                 let wait = rule.limit.per_ms.map_or(Wait::No, |_| Wait::Until(free_ms));
                 if moved == GRANTS
                     || !self
@@ -72,7 +73,6 @@ impl Jobs {
             row.free_ms = free_ms;
             tx.set(&self.keys().slot(ty, limit, *slot), &row.encode());
         }
-        let free = usable(&rows, rule, GRANTS, op.now_ms);
         if rule.limit.per_ms.is_some() {
             // Runs from before it was a rate.
             let runs = rows.iter().filter(|(_, row)| row.free_ms == 0);
@@ -85,6 +85,7 @@ impl Jobs {
                 moved += usize::from(moves);
             }
         }
+        let free = usable(&rows, rule, GRANTS, op.now_ms);
         let waiting = self.waiting_behind(tx, ty, limit, free.len()).await?;
         let mut more = moved == GRANTS || waiting.len() == GRANTS;
         if !waiting.is_empty() {
@@ -120,8 +121,8 @@ impl Jobs {
         };
         let is_other = |name: &Bytes| name != limit && rules.of(name).limit.per_ms.is_some();
         for (other, slot) in old.taken().iter().filter(|(name, _)| is_other(name)) {
-            let row = tx.get(&self.keys().slot(ty, other, *slot)).await?;
-            let row = row.map(Slot::decode).transpose()?;
+            let key = self.keys().slot(ty, other, *slot);
+            let row = (tx.get(&key).await?).map(|row| slot_in(ty, &key, row));
             // One that was free when the job got it is not waited for: a change of its limit would not hasten the job.
             if row.is_some_and(|row| row.free_ms > 0) {
                 return Ok(false);
@@ -132,7 +133,6 @@ impl Jobs {
         Ok(true)
     }
 
-    /// How many more slots are in use of a limit that was lowered than it has now.
     /// A job that runs loses a slot. False if it does not run.
     async fn go_on_without(
         &self,
@@ -165,6 +165,7 @@ impl Jobs {
         Ok(true)
     }
 
+    /// How many more slots are in use of a limit that was lowered than it has now.
     pub(super) async fn excess(
         &self,
         tx: &Transaction,
@@ -176,7 +177,7 @@ impl Jobs {
             return Ok(0);
         }
         let all = self.keys().slots(ty, limit, 0..rule.end());
-        let rows = self.slot_rows(tx, all.clone()).await?;
+        let rows = self.slot_rows(tx, ty, all.clone()).await?;
         tx.add_read_conflict_range(all);
         Ok(booked(&rows).saturating_sub(rule.limit.max as usize))
     }

@@ -1,14 +1,12 @@
 //! Compares slots and waiting jobs with the headers of jobs.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
 
 use super::usable;
 use crate::model::header::{Header, Place};
 use crate::model::keys::{Keys, WAITED};
-use crate::model::limits::{Slot, Taken};
+use crate::model::limits::{Rules, Slot, Taken};
 use crate::{JobId, JobType, Jobs, Result};
 
 impl Jobs {
@@ -32,7 +30,9 @@ impl Jobs {
         }
         for (limit, n) in header.taken() {
             let row = tx.snapshot().get(&self.keys().slot(ty, limit, *n)).await?;
-            let slot = row.map(Slot::decode).transpose()?;
+            let Ok(slot) = row.map(Slot::decode).transpose() else {
+                continue;
+            };
             if slot.and_then(|slot| slot.id).as_ref() != Some(id) {
                 let limit = limit.escape_ascii();
                 problems.push(format!("job {id} does not have slot {n} of limit {limit}"));
@@ -41,17 +41,36 @@ impl Jobs {
         Ok(problems)
     }
 
-    /// Problems of a slot.
+    /// Problems of a slot, by settings that may have changed since.
     pub(crate) async fn check_slot(
         &self,
         tx: &Transaction,
         ty: &JobType,
-        all: &KeyRange,
+        (all, rules): (&KeyRange, &Rules),
         row: KeyValue,
-    ) -> Result<Option<String>> {
-        let taken = Keys::slot_of(all, &row.key)?;
-        let Some(id) = Slot::decode(row.value)?.id else {
-            return Ok(None);
+    ) -> Result<Vec<String>> {
+        let taken = match Keys::slot_of(all, &row.key) {
+            Ok(taken) => taken,
+            Err(error) => return Ok(vec![error.chain().to_string()]),
+        };
+        let (limit, n) = (taken.0.escape_ascii(), taken.1);
+        let mut problems = Vec::new();
+        let is_beyond = |rules: &Rules| n != WAITED && n >= rules.of(&taken.0).end();
+        if is_beyond(rules) && is_beyond(&*self.limit_rules(tx, ty).await?) {
+            problems.push(format!("slot {n} of limit {limit} is beyond its end"));
+        }
+        let id = match Slot::decode(row.value) {
+            Ok(slot) => slot.id,
+            Err(error) => {
+                let error = error.chain();
+                problems.push(format!(
+                    "slot {n} of limit {limit} cannot be decoded: {error}"
+                ));
+                None
+            }
+        };
+        let Some(id) = id else {
+            return Ok(problems);
         };
         let header = self.try_header(tx, ty, &id).await?;
         let known = match &header {
@@ -59,40 +78,25 @@ impl Jobs {
             // Already reported.
             Err(_) => true,
         };
-        let (limit, n) = (taken.0.escape_ascii(), taken.1);
-        Ok((!known).then(|| {
-            format!("slot {n} of limit {limit} is taken by job {id}, which does not have it")
-        }))
+        if !known {
+            problems.push(format!(
+                "slot {n} of limit {limit} is taken by job {id}, which does not have it"
+            ));
+        }
+        Ok(problems)
     }
 
-    /// Limits with free slots and waiting jobs, and those with more slots in use than they ever had.
-    pub(crate) async fn check_limits(&self, ty: &JobType) -> Result<Vec<String>> {
-        let mut problems = Vec::new();
+    /// Settings that cannot be decoded, and limits with free slots and waiting jobs.
+    pub(crate) async fn check_limits(&self, ty: &JobType, rules: &Rules) -> Result<Vec<String>> {
+        let damaged = rules.damaged.iter().map(|name| name.escape_ascii());
+        let damaged = damaged.map(|name| format!("the setting of limit {name} cannot be decoded"));
+        let mut problems: Vec<String> = damaged.collect();
         for limit in self.waiting_limits(ty, None).await? {
             let problem = self.read(Call::batch("check"), |tx| {
                 let limit = &limit;
                 async move { self.check_waiting(&tx, ty, limit).await }
             });
             problems.extend(problem.await?);
-        }
-        let all = &self.keys().all_slots(ty);
-        let beyond = self.read(Call::batch("check"), |tx| async move {
-            let rules = self.limit_rules(&tx, ty).await?;
-            let mut rows = (tx.snapshot()).get_range(all.clone(), RangeOptions::default());
-            let mut beyond: BTreeMap<Bytes, u32> = BTreeMap::new();
-            while let Some(row) = rows.next().await? {
-                let (limit, n) = Keys::slot_of(all, &row.key)?;
-                if n != WAITED && n >= rules.of(&limit).end() {
-                    beyond.insert(limit, n);
-                }
-            }
-            Ok(beyond)
-        });
-        for (limit, n) in beyond.await? {
-            problems.push(format!(
-                "slot {n} of limit {} is beyond its end",
-                limit.escape_ascii()
-            ));
         }
         Ok(problems)
     }

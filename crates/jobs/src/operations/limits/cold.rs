@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
+use super::slots::slot_in;
 use crate::model::keys::{Keys, WAITED};
-use crate::model::limits::Slot;
 use crate::{JobType, Jobs, Result};
 
 /// Rows that one transaction looks at.
@@ -43,9 +43,11 @@ impl Jobs {
         let last = rows.last().filter(|_| rows.len() == ROWS);
         let next = last.map(|row| Bytes::from([&*row.key, &[0]].concat()));
         for row in rows {
-            let (limit, n) = Keys::slot_of(&all, &row.key)?;
-            let slot = Slot::decode(row.value)?;
-            if slot.id.is_some() || slot.free_ms.saturating_add(COLD_MS) > now_ms {
+            let Ok((limit, n)) = Keys::slot_of(&all, &row.key) else {
+                continue;
+            };
+            let slot = slot_in(ty, &row.key, row.value);
+            if slot.in_use() || slot.free_ms.saturating_add(COLD_MS) > now_ms {
                 continue;
             }
             if n == WAITED {

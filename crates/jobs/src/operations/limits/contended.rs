@@ -109,11 +109,7 @@ impl Jobs {
                 self.known_limits().wait(&named.0);
                 let (key, waited) = (self.keys().waited(&named.0, &named.1), true);
                 if effects.limits.waited.insert(named, waited) != Some(true) {
-                    let row = Slot {
-                        id: None,
-                        free_ms: 0,
-                    };
-                    tx.set(&key, &row.encode());
+                    tx.set(&key, &Slot::free(0).encode());
                 }
             }
             for freed in self.clear_unwaited(&effects.limits, tx, freed) {

@@ -92,7 +92,7 @@ impl Jobs {
         limit: &Bytes,
     ) -> Result<Vec<(Class, JobId, Taken)>> {
         let range = self.keys().slots(ty, limit, 0..SLOTS_MAX);
-        let rows = self.slot_rows(tx, range).await?;
+        let rows = self.slot_rows(tx, ty, range).await?;
         let read = rows.into_iter().map(|(n, row)| async move {
             let Some(id) = row.id else { return Ok(None) };
             let slot = (limit.clone(), n);

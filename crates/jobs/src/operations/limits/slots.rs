@@ -20,7 +20,7 @@ use crate::model::limits::{Rule, Rules, Slot, Taken, Which};
 use crate::model::machine::{Slots, Wait};
 use crate::operations::effects::Effects;
 use crate::testing::planted::{Bug, Planted};
-use crate::{Error, JobType, Jobs, Limit, Op, Result, State};
+use crate::{Error, JobType, Jobs, Limit, Op, Result, State, telemetry};
 
 /// Slots that a claim looks at first, if a limit has more.
 const WINDOW: u32 = 256;
@@ -52,6 +52,13 @@ impl Supply {
 /// When a run starts whose job was given a slot for this time. Its claim may have read the clock before that.
 pub(crate) fn started_ms(now_ms: i64, booked_ms: i64) -> i64 {
     now_ms.max(booked_ms.min(now_ms.saturating_add(STALE_MS)))
+}
+
+/// The slot in a row; in use if it cannot be decoded.
+pub(super) fn slot_in(ty: &JobType, key: &[u8], value: Bytes) -> Slot {
+    let slot = Slot::decode(value);
+    (slot.inspect_err(|error| telemetry::undecodable(ty, key, error)))
+        .unwrap_or_else(|_| Slot::damaged())
 }
 
 /// Whether a due job can start.
@@ -232,7 +239,7 @@ impl Jobs {
             let all = (max > WINDOW).then_some(0..max);
             for window in [Some(window), all].into_iter().flatten() {
                 let range = self.keys().slots(ty, limit, window.clone());
-                let rows = self.slot_rows(tx, range).await?;
+                let rows = self.slot_rows(tx, ty, range).await?;
                 let mut others: Vec<u32> = window
                     .filter(|slot| !rows.contains_key(slot))
                     .filter(|slot| free.iter().all(|(known, _)| known != slot))
@@ -250,7 +257,7 @@ impl Jobs {
             }
         }
         // Few or none are free, or some are taken beyond the maximum: all of them count.
-        let rows = self.slot_rows(tx, all()).await?;
+        let rows = self.slot_rows(tx, ty, all()).await?;
         self.conflict(tx, all());
         Ok(usable(&rows, rule, wanted, op.now_ms))
     }
@@ -258,14 +265,10 @@ impl Jobs {
     /// Whether the slot of a limit that has only one is free.
     async fn is_lock_free(&self, tx: &Transaction, ty: &JobType, limit: &Bytes) -> Result<bool> {
         let key = self.keys().slot(ty, limit, 0);
-        let row = tx
-            .snapshot()
-            .get(&key)
-            .await?
-            .map(Slot::decode)
-            .transpose()?;
+        let row = tx.snapshot().get(&key).await?;
+        let slot = row.map(|row| slot_in(ty, &key, row));
         // When it is free again counts for a rate, which this may have been.
-        let is_free = row.is_none_or(|slot| slot.id.is_none());
+        let is_free = slot.is_none_or(|slot| !slot.in_use());
         if is_free || !self.is_waited_for(tx, ty, limit).await? {
             self.conflict(tx, KeyRange::key(&key));
         }
@@ -284,7 +287,7 @@ impl Jobs {
         let mut free = Vec::new();
         if slots.len() >= RUN {
             let range = self.keys().slots(ty, limit, slots.clone());
-            let rows = self.slot_rows(tx, range).await?;
+            let rows = self.slot_rows(tx, ty, range).await?;
             free.extend(slots.filter(|slot| !rows.contains_key(slot)));
             self.keep_free(tx, ty, limit, &free);
             return Ok(free);
@@ -317,12 +320,16 @@ impl Jobs {
     pub(super) async fn slot_rows(
         &self,
         tx: &Transaction,
+        ty: &JobType,
         range: KeyRange,
     ) -> Result<BTreeMap<u32, Slot>> {
         let mut slots = BTreeMap::new();
         let mut rows = tx.snapshot().get_range(range, RangeOptions::default());
         while let Some(row) = rows.next().await? {
-            slots.insert(Keys::slot_number(&row.key)?, Slot::decode(row.value)?);
+            match Keys::slot_number(&row.key) {
+                Ok(number) => _ = slots.insert(number, slot_in(ty, &row.key, row.value)),
+                Err(error) => telemetry::undecodable(ty, &row.key, &error),
+            }
         }
         Ok(slots)
     }
@@ -335,7 +342,7 @@ impl Jobs {
         limit: &[u8],
     ) -> Result<BTreeMap<u32, Slot>> {
         let range = self.keys().slots(ty, limit, 0..u32::MAX);
-        self.slot_rows(tx, range).await
+        self.slot_rows(tx, ty, range).await
     }
 
     /// A slot is not in use any more: gives it to a job that waits, or frees it.
@@ -355,7 +362,7 @@ impl Jobs {
         };
         let mut until_ms = 0;
         if rule.limit.per_ms.is_some() {
-            let row = tx.get(&key).await?.map(Slot::decode).transpose()?;
+            let row = tx.get(&key).await?.map(|row| slot_in(ty, &key, row));
             if spent_ms.is_some() && row.as_ref().is_some_and(|row| row.id.is_some()) {
                 // The claim that has used it has given it to another job.
                 return Ok(());
@@ -388,8 +395,7 @@ impl Jobs {
         if !offered {
             // Also when it is free already: the claim that takes it may have read its clock earlier.
             if free_ms > 0 {
-                let row = Slot { id: None, free_ms };
-                tx.set(&key, &row.encode());
+                tx.set(&key, &Slot::free(free_ms).encode());
             } else if rule.limit.max > 1 && rule.limit.per_ms.is_none() {
                 let freed = std::iter::once(slot.1);
                 self.freed_slots().add(ty, limit, freed, &tx.call());

@@ -197,7 +197,9 @@ impl Jobs {
             let Some(tenant) = Keys::tenant_of(&all, &row.key)? else {
                 continue;
             };
-            let vtime = vtime_in(Some(&row.value))?;
+            let vtime = vtime_in(Some(&row.value));
+            let vtime = vtime.inspect_err(|error| telemetry::undecodable(ty, &row.key, error));
+            let Ok(vtime) = vtime else { continue };
             latest = latest.max(vtime);
             if vtime < least - COLD {
                 cold.push(tenant);

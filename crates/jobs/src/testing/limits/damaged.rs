@@ -1,7 +1,9 @@
 //! Rows of limits and of jobs with limits that cannot be decoded.
 
 use super::{World, ids, job_id, key, limit_name};
-use crate::{Accepted, Error, Finish, Limit};
+use crate::{
+    Accepted, Add, Entropy, Error, Finish, Jobs, Limit, Sharing, State, Tenant, TypeConfig,
+};
 
 const GARBAGE: &[u8] = b"\xffnonsense";
 
@@ -18,6 +20,18 @@ impl World {
     async fn damage_job(&self, id: &str) {
         let row = self.jobs.keys().job(&self.ty, &job_id(id));
         self.write(row, GARBAGE).await;
+    }
+
+    async fn problems(&self) -> Vec<String> {
+        self.jobs.check(&self.ty).await.unwrap().problems
+    }
+
+    /// Another process, which has read nothing yet.
+    fn restarted(&self) -> Self {
+        let (store, clock) = (self.jobs.store().clone(), self.jobs.clock().clone());
+        let jobs = Jobs::new(store, clock, Entropy::seeded(2));
+        let (ty, me) = (self.ty.clone(), self.me.clone());
+        Self { jobs, ty, me }
     }
 
     /// [`Self::claim`], while some rows are damaged.
@@ -60,4 +74,138 @@ async fn a_waiting_job_that_cannot_be_decoded_blocks_no_other() {
         removed.unwrap();
         world.finish(&c[0], Finish::done()).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_cannot_be_decoded_is_in_use_until_its_run_ends() {
+    for limit in [Limit::at_once(1), Limit::at_once(2), Limit::per(2, 10_000)] {
+        let world = World::new().await;
+        world.set("k", Limit::at_once(limit.max)).await;
+        for id in ["a", "b"].into_iter().take(limit.max as usize) {
+            world.add(id, key("k")).await;
+        }
+        let runs = world.claim().await;
+        assert_eq!(runs.len(), limit.max as usize);
+        for (id, name) in [("c", "k"), ("d", "l")] {
+            world.add(id, key(name)).await;
+        }
+        let slot = world.jobs.keys().slot(&world.ty, b"k", 0);
+        world.write(slot, GARBAGE).await;
+        if limit.per_ms.is_some() {
+            let name = limit_name("k");
+            let set = world.jobs.set_limit(&world.ty, &name, Some(limit)).await;
+            set.unwrap();
+        }
+        assert_eq!(ids(&world.claim_some().await)[0], "d");
+        let problems = world.problems().await;
+        let known = "slot 0 of limit k cannot be decoded";
+        assert!(problems.iter().any(|problem| problem.starts_with(known)));
+        for run in &runs {
+            let _held = world.jobs.finish(&run.job, Finish::done()).await.unwrap();
+        }
+        world.claim_some().await;
+        let last = world.jobs.info(&world.ty, &job_id("c")).await.unwrap();
+        assert_eq!(last.unwrap().state, State::Running);
+        world.check().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_setting_that_cannot_be_decoded_counts_as_none_and_can_be_replaced() {
+    let world = World::new().await;
+    let damage = async || {
+        world.set("k", Limit::at_once(3)).await;
+        let row = world.jobs.keys().limit(&world.ty, b"k");
+        world.write(row, GARBAGE).await;
+        world.restarted()
+    };
+    for id in ["a", "b", "c"] {
+        world.add(id, key("k")).await;
+    }
+    let restarted = damage().await;
+    assert_eq!(ids(&restarted.claim_some().await).len(), 1);
+    assert_eq!(
+        restarted.problems().await,
+        ["the setting of limit k cannot be decoded"]
+    );
+    let (ty, name) = (&restarted.ty, &limit_name("k"));
+    let two = Some(Limit::at_once(2));
+    restarted.jobs.set_limit(ty, name, two).await.unwrap();
+    assert_eq!(ids(&restarted.claim().await).len(), 1);
+    let restarted = damage().await;
+    restarted.jobs.set_limit(ty, name, None).await.unwrap();
+    restarted.check().await;
+    let (jobs, op) = (&damage().await.jobs, &restarted.jobs.op());
+    let replaced = jobs.store().transact("replace", |tx| async move {
+        jobs.replace_limits_in(&tx, op, ty, &[].into()).await
+    });
+    replaced.await.unwrap();
+    restarted.check().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn accounts_and_shares_that_cannot_be_decoded_affect_one_tenant_only() {
+    let world = World::new().await;
+    let config = TypeConfig {
+        sharing: Sharing::On,
+        ..TypeConfig::new(30_000)
+    };
+    world.jobs.set_type(&world.ty, config).await.unwrap();
+    let tenant = |name: &'static str| Tenant::new(name).unwrap();
+    for n in 0..40 {
+        for name in ["a", "b"] {
+            let add = |add: Add| add.tenant(tenant(name));
+            world.add(&format!("{name}-{n}"), add).await;
+        }
+    }
+    let (keys, ty) = (world.jobs.keys(), &world.ty);
+    for row in [
+        keys.vtime(ty, b"a"),
+        keys.shares(ty, b"a"),
+        keys.last_vtime(ty),
+    ] {
+        world.write(row, b"odd").await;
+    }
+    assert_eq!(world.problems().await.len(), 3);
+    let mut of_a = 0;
+    for _ in 0..10 {
+        let run = world
+            .jobs
+            .accept(ty, &world.me, 1)
+            .await
+            .unwrap()
+            .jobs
+            .remove(0);
+        of_a += usize::from(run.job.id.to_string().starts_with('a'));
+        let _held = world.jobs.finish(&run.job, Finish::done()).await.unwrap();
+    }
+    assert!((4..=6).contains(&of_a), "{of_a}");
+    let served = world.jobs.tenants(ty, None, 10).await.unwrap();
+    assert_eq!(served.len(), 2);
+    let shares = [(tenant("b"), 50)].into();
+    world.jobs.replace_shares(ty, &shares).await.unwrap();
+    world.check().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_of_jobs_removed_from_quarantine_are_freed() {
+    let world = World::new().await;
+    for id in ["a", "b"] {
+        world.add(id, key("k")).await;
+    }
+    let run = world.claim().await.remove(0);
+    world.finish(&run, Finish::done()).await;
+    let b = ["a", "b"]
+        .into_iter()
+        .find(|id| job_id(id) != run.job.id)
+        .unwrap();
+    world.damage_job(b).await;
+    assert!(world.claim_some().await.is_empty());
+    world.jobs.remove(&world.ty, &job_id(b)).await.unwrap();
+    let add = Add::new(job_id("c"), "data").key(limit_name("k"));
+    world.jobs.add(&world.ty, add).await.unwrap();
+    assert!(world.claim_some().await.is_empty());
+    world.jobs.free_orphans(&world.ty, None).await.unwrap();
+    assert_eq!(ids(&world.claim().await), ["c"]);
+    world.check().await;
 }
