@@ -36,9 +36,10 @@ pub struct Add {
     pub class: Class,
     /// Whose job it is: if its type [shares](crate::Sharing) among tenants, it runs in the turn of this one.
     pub tenant: Option<Tenant>,
-    /// A limit on jobs that use the same resource, such as one target: it waits while too many of them run.
+    /// A limit on jobs that use the same resource, such as one target: it waits while too many of them run. The key of one
+    /// job must not be the pool of another: each of two jobs could wait for ever for what the other has.
     pub key: Option<LimitName>,
-    /// A second limit, on all jobs of a kind.
+    /// A second limit, on all jobs of a kind. No job may have it as its key.
     pub pool: Option<LimitName>,
 }
 
@@ -123,14 +124,14 @@ impl Add {
         Self { tenant, ..self }
     }
 
-    /// The same job, with a limit on jobs that use the same resource.
+    /// The same job, with a limit on jobs that use the same resource, which is the [pool](Self::pool) of no job.
     #[must_use]
     pub fn key(self, key: LimitName) -> Self {
         let key = Some(key);
         Self { key, ..self }
     }
 
-    /// The same job, with a limit on jobs of its kind.
+    /// The same job, with a limit on jobs of its kind, which is the [key](Self::key) of no job.
     #[must_use]
     pub fn pool(self, pool: LimitName) -> Self {
         let pool = Some(pool);
