@@ -126,7 +126,8 @@ impl Jobs {
         let all = self.keys().all_shares(ty);
         self.check_rows(all, ROWS, shares, |seen| found.add(seen))
             .await?;
-        let (limits, turns) = (self.check_limits(ty, rules).await?, self.check_turns(ty).await?);
+        let limits = self.check_limits(ty, rules).await?;
+        let turns = self.check_turns(ty).await?;
         found.check.turns_skipped = turns.is_none();
         for problem in limits.into_iter().chain(turns.into_iter().flatten()) {
             found.say(problem);

@@ -24,8 +24,8 @@ pub(crate) struct Waiting<'a> {
     pub(crate) ty: &'a JobType,
     pub(crate) leased: Leased,
     round: Round,
-    /// When slots that no job has were last looked for.
-    orphans_at: Option<Instant>,
+    /// When a round that looks for slots that no job has last began.
+    orphans_at: Instant,
 }
 
 /// How far a round is that looks at all rows.
@@ -70,7 +70,7 @@ impl<'a> Waiting<'a> {
             ty,
             leased,
             round: Round::default(),
-            orphans_at: None,
+            orphans_at: Instant::now(),
         }
     }
 
@@ -126,11 +126,9 @@ impl Duty for Waiting<'_> {
         if !self.advance().await? {
             return Ok(MORE);
         }
-        let looks = self
-            .orphans_at
-            .is_none_or(|at| at.elapsed() >= ORPHANS_EVERY);
+        let looks = self.orphans_at.elapsed() >= ORPHANS_EVERY;
         if looks {
-            self.orphans_at = Some(Instant::now());
+            self.orphans_at = Instant::now();
         }
         self.round = Round {
             orphans: if looks { Rest::All } else { Rest::Nothing },
