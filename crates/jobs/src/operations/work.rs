@@ -214,6 +214,10 @@ impl Jobs {
                 let header = self.header(&tx, &job.ty, &job.id).await?;
                 let header = header.filter(|header| header.lock() == Some(job.lock));
                 let header = header.ok_or(Error::Halt)?;
+                if tx.maybe_committed() && self.was_called(&tx, job, &op).await? {
+                    // The start of a rate is spent.
+                    return Ok(true);
+                }
                 let limited = std::iter::once(&header);
                 let mut supplies = self.supplies(&tx, &op, &job.ty, limited, None).await?;
                 let Admission::Start(slots) = supplies.admit(&header) else {

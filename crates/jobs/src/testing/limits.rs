@@ -5,6 +5,7 @@ mod damaged;
 mod lowered;
 mod many;
 mod rates;
+mod unsure;
 
 use std::time::Duration;
 
