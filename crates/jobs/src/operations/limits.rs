@@ -171,7 +171,8 @@ impl Jobs {
 
     /// Makes transactions that have read the settings start over.
     fn change_limits(&self, tx: &Transaction, ty: &JobType, op: &Op) {
-        let version = op.id(0).to_be_bytes();
+        // A try that is committed after another makes other changes.
+        let version = op.id(tx.attempt() as usize).to_be_bytes();
         tx.set(&self.keys().limits_version(ty), &version);
     }
 
