@@ -317,3 +317,24 @@ async fn jobs_behind_a_limit_do_not_hide_others_of_their_class() {
         }
     }
 }
+
+/// A waiting job that is added again in an earlier class needs the slot as much as a new one.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_job_of_an_earlier_class_gets_the_slot() {
+    for class in [Class::Urgent, Class::Normal] {
+        let world = World::new().await;
+        let key = LimitName::new("k").unwrap();
+        let limited = |add: Add| add.key(key.clone());
+        world.add("first", Class::Bulk, limited).await;
+        let first = world.jobs.accept(&world.ty, &world.me, 1).await.unwrap();
+        world.add("second", Class::Bulk, limited).await;
+        assert_eq!(world.claim(1).await, []);
+        world.add("third", Class::Bulk, limited).await;
+        assert_eq!(world.claim(1).await, []);
+        let _ = (world.jobs.finish(&first.jobs[0].job, Finish::done()).await).unwrap();
+        world.check().await;
+        world.add("third", class, limited).await;
+        assert_eq!(world.claim(1).await, []);
+        assert_eq!(world.claim(1).await, [class]);
+    }
+}
