@@ -1,6 +1,7 @@
 //! Classes of priority, one step at a time.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use store::Store;
 
@@ -336,5 +337,48 @@ async fn a_waiting_job_of_an_earlier_class_gets_the_slot() {
         world.add("third", class, limited).await;
         assert_eq!(world.claim(1).await, []);
         assert_eq!(world.claim(1).await, [class]);
+    }
+}
+
+/// A job that has its key and a later start of its pool gives both to a job of an earlier class.
+#[tokio::test(start_paused = true)]
+async fn an_earlier_class_gets_the_slots_of_a_job_that_starts_later() {
+    for of_key in [true, false] {
+        let world = World::new().await;
+        let [key, pool] = ["key", "pool"].map(|name| LimitName::new(name).unwrap());
+        let hour = Duration::from_hours(1);
+        let rate = Limit::per(1, u64::try_from(hour.as_millis()).unwrap());
+        let set = world.jobs.set_limit(&world.ty, &pool, Some(rate)).await;
+        set.unwrap();
+        world
+            .add("first", Class::Normal, |add| add.pool(pool.clone()))
+            .await;
+        assert_eq!(world.claim(1).await, [Class::Normal]);
+        let both = |add: Add| add.key(key.clone()).pool(pool.clone());
+        world.add("bulk", Class::Bulk, both).await;
+        assert_eq!(world.claim(1).await, []);
+        let of_one = |add: Add| {
+            if of_key {
+                add.key(key.clone())
+            } else {
+                add.pool(pool.clone())
+            }
+        };
+        world.add("urgent", Class::Urgent, of_one).await;
+        assert_eq!(world.claim(1).await, []);
+        if of_key {
+            assert_eq!(world.claim(1).await, [Class::Urgent]);
+            tokio::time::advance(hour).await;
+            let urgent = "urgent".try_into().unwrap();
+            world.jobs.remove(&world.ty, &urgent).await.unwrap();
+        } else {
+            assert_eq!(world.claim(1).await, []);
+            tokio::time::advance(hour).await;
+            assert_eq!(world.claim(9).await, [Class::Urgent]);
+            tokio::time::advance(hour).await;
+        }
+        let mut last = world.claim(9).await;
+        last.extend(world.claim(9).await);
+        assert_eq!(last, [Class::Bulk]);
     }
 }

@@ -21,6 +21,10 @@ pub(super) fn hold(
         Place::Ready(order) | Place::Waiting(_, order) => order,
         _ => cx.order,
     };
+    if matches!(wait, Wait::For(_)) && !new.taken().is_empty() {
+        // It may have been given a slot for a later time.
+        new.due_ms = new.due_ms.min(cx.now_ms);
+    }
     new.take(taken);
     new.place = match wait {
         Wait::No => Place::Ready(order),

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use store::Transaction;
 
-use crate::model::header::{Header, Place};
+use crate::model::header::Header;
 use crate::model::limits::{Taken, Which};
 use crate::model::machine::{Event, Wait};
 use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
-use crate::{Class, JobId, JobType, Jobs, Result};
+use crate::{Class, JobId, JobType, Jobs, Result, State};
 
 /// How many slots of a limit are searched, from the first.
 const SLOTS_MAX: u32 = 16;
@@ -23,8 +23,7 @@ const SLOTS_MAX: u32 = 16;
 impl Header {
     /// Which limit a slot belongs to, if the job has it and has not started.
     fn idle_slot(&self, slot: &Taken) -> Option<Which> {
-        let waits = matches!(self.place, Place::Ready(_) | Place::Waiting(..));
-        let waits = waits && self.taken().contains(slot);
+        let waits = self.state() == State::Pending && self.taken().contains(slot);
         let is_limit = |which: &Which| self.limit(*which) == Some(&slot.0);
         Which::ALL.into_iter().find(is_limit).filter(|_| waits)
     }
@@ -44,8 +43,6 @@ impl Jobs {
         for (limit, class) in waiting {
             by_limit.entry(limit).or_default().push(class);
         }
-        let rules = self.limit_rules(tx, ty).await?;
-        by_limit.retain(|limit, _| rules.of(limit).limit.per_ms.is_none());
         let read = by_limit.into_iter().map(|(limit, mut classes)| async move {
             classes.sort_unstable();
             if let (Some(first), Some(last)) =
@@ -57,11 +54,11 @@ impl Jobs {
                 tx.add_read_conflict_range(self.keys().slots(ty, &limit, 0..SLOTS_MAX));
             }
             let mut outranked = self.idle_slots(tx, ty, &limit).await?;
-            // The last class first.
-            outranked.sort_by_key(|(class, ..)| Reverse(*class));
+            // The last class first, and of a rate its next start.
+            outranked.sort_by_key(|(class, free_ms, ..)| (Reverse(*class), *free_ms));
             let pairs = outranked.into_iter().zip(classes);
             let pairs = pairs.filter(|((later, ..), class)| later > class);
-            Ok::<_, crate::Error>(pairs.map(|((_, id, slot), _)| (id, slot)).collect())
+            Ok::<_, crate::Error>(pairs.map(|((.., id, slot), _)| (id, slot)).collect())
         });
         let outranked: Vec<Vec<(JobId, Taken)>> = try_join_all(read).await?;
         let mut any = false;
@@ -90,7 +87,7 @@ impl Jobs {
         tx: &Transaction,
         ty: &JobType,
         limit: &Bytes,
-    ) -> Result<Vec<(Class, JobId, Taken)>> {
+    ) -> Result<Vec<(Class, i64, JobId, Taken)>> {
         let range = self.keys().slots(ty, limit, 0..SLOTS_MAX);
         let rows = self.slot_rows(tx, ty, range).await?;
         let read = rows.into_iter().map(|(n, row)| async move {
@@ -100,7 +97,7 @@ impl Jobs {
             // One that cannot be decoded is put into quarantine by the claims that choose it.
             let header = header.and_then(|header| Header::decode(header).ok());
             let idle = header.filter(|header| header.idle_slot(&slot).is_some());
-            Ok::<_, crate::Error>(idle.map(|header| (header.class(), id, slot)))
+            Ok::<_, crate::Error>(idle.map(|header| (header.class(), row.free_ms, id, slot)))
         });
         Ok(try_join_all(read).await?.into_iter().flatten().collect())
     }
