@@ -45,12 +45,7 @@ pub(super) fn ask(
             }
             new.stalls = 0;
             new.be_pending(due_ms.unwrap_or(old.due_ms), cx);
-            if let Place::Waiting(_, order) = new.place
-                && new.class() < old.class()
-            {
-                // The next claim looks for jobs of later classes that have what it waits for.
-                new.place = Place::Ready(order);
-            }
+            new.rise_from(old.class());
             Reply::Replaced
         }
         State::Running => {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::{Context, Reply, Step, Wait};
 use crate::model::header::{Header, Place};
 use crate::model::limits::{LimitName, Limits, Taken, Which};
-use crate::{Error, Result, State};
+use crate::{Class, Error, Result, State};
 
 pub(super) fn hold(
     old: Option<&Header>,
@@ -82,6 +82,15 @@ impl Header {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// If it waits in an earlier class than before, the next claim looks for jobs of later classes that have its slot.
+    pub(super) fn rise_from(&mut self, before: Class) {
+        if let Place::Waiting(_, order) = self.place
+            && self.class() < before
+        {
+            self.place = Place::Ready(order);
         }
     }
 
