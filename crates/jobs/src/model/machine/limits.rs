@@ -21,8 +21,8 @@ pub(super) fn hold(
         Place::Ready(order) | Place::Waiting(_, order) => order,
         _ => cx.order,
     };
-    if matches!(wait, Wait::For(_)) && !new.taken().is_empty() {
-        // It may have been given a slot for a later time.
+    if matches!(wait, Wait::For(_)) && new.place == Place::Timed && !new.taken().is_empty() {
+        // It was given a slot for this time.
         new.due_ms = new.due_ms.min(cx.now_ms);
     }
     new.take(taken);
