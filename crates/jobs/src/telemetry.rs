@@ -89,13 +89,12 @@ fn tell(ty: &JobType, counts: &Counts, backlog: &Backlog, now_ms: i64) {
     gauge!(OLDEST_DUE, "type" => ty()).set(oldest.as_secs_f64());
 }
 
-/// Another node observes the type from now on. Resets this node's gauges: across nodes, the largest
-/// counts.
+/// Resets the gauges of a type that this node no longer observes: across nodes, the largest counts.
 pub(crate) fn not_observed(ty: &JobType) {
     for state in ["pending", "running", "finished", "dead"] {
         gauge!(JOBS, "type" => ty.to_string(), "state" => state).set(0.0);
     }
-    for name in [DUE, OLDEST_DUE] {
+    for name in [DUE, OLDEST_DUE, QUARANTINED] {
         gauge!(name, "type" => ty.to_string()).set(0.0);
     }
 }

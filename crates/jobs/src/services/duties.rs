@@ -97,3 +97,12 @@ impl Duty for Observe<'_> {
         Ok(OBSERVE_EVERY / 15)
     }
 }
+
+/// The type is gone, or the node stops.
+impl Drop for Observe<'_> {
+    fn drop(&mut self) {
+        if self.observed.is_some() {
+            telemetry::not_observed(self.ty);
+        }
+    }
+}

@@ -132,14 +132,29 @@ async fn life(seen: &Seen) {
     while jobs.counts(&ty).await.unwrap().running > 0 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    tokio::time::sleep(crate::services::duties::OBSERVE_EVERY * 2).await;
-    stop.cancel();
-    service.await.unwrap();
+    let observed = crate::services::duties::OBSERVE_EVERY * 5 / 2;
+    tokio::time::sleep(observed).await;
     seen.expect(&[
         ("davenport_jobs_stalled_total{type=mail,outcome=rerun}", 1.0),
         ("davenport_jobs_again_total{type=mail}", 1.0),
         ("davenport_jobs{type=mail,state=pending}", 2.0),
         ("davenport_jobs{type=mail,state=running}", 0.0),
+    ]);
+    // Nothing counts the jobs of a type that is gone.
+    for id in ["a", "b", "c"] {
+        jobs.remove(&ty, &JobId::try_from(id).unwrap())
+            .await
+            .unwrap();
+    }
+    jobs.clear_type(&ty).await.unwrap();
+    tokio::time::sleep(observed).await;
+    stop.cancel();
+    service.await.unwrap();
+    seen.expect(&[
+        ("davenport_jobs{type=mail,state=pending}", 0.0),
+        ("davenport_jobs{type=mail,state=finished}", 0.0),
+        ("davenport_jobs_due{type=mail}", 0.0),
+        ("davenport_jobs_quarantined{type=mail}", 0.0),
     ]);
 }
 
