@@ -78,8 +78,7 @@ pub(super) fn ask(
             if !cx.planted.is(Bug::RetryKeepsFailures) {
                 new.stalls = 0;
             }
-            let due_ms = due_ms.unwrap_or(old.due_ms);
-            new.be_pending(due_ms, cx);
+            new.be_pending(due_ms.unwrap_or(old.due_ms), cx);
             Reply::Revived
         }
     };
