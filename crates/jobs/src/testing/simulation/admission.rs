@@ -86,13 +86,14 @@ impl Admission {
         }
     }
 
-    /// The setting of a limit: its own, that of its group, or one at a time.
+    /// The setting of a limit: its own, that of its nearest group, or one at a time.
     fn limit(&self, (ty, name): &Named) -> Limit {
-        let end = name.iter().position(|byte| *byte == b'|');
-        let group = name.slice(..end.unwrap_or(name.len()));
-        let own = self.settings.get(&(*ty, name.clone()));
-        let of_group = || self.settings.get(&(*ty, group));
-        own.or_else(of_group).copied().unwrap_or(Limit::at_once(1))
+        let mut ends = (0..=name.len()).rev();
+        let setting = ends.find_map(|end| {
+            let is_name = name.get(end).is_none_or(|byte| *byte == b'|');
+            is_name.then(|| self.settings.get(&(*ty, name.slice(..end))))?
+        });
+        setting.copied().unwrap_or(Limit::at_once(1))
     }
 
     fn set(&mut self, setting: &Setting) {
