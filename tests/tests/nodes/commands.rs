@@ -17,7 +17,10 @@ struct Commands {
 
 impl Commands {
     async fn start(config: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), config).await
+    }
+
+    async fn start_in(directory: TempDir, config: &str) -> Self {
         let file = directory.path().join("davenport.toml");
         std::fs::write(&file, config).unwrap();
         let start = Start::node("davenport", directory.path()).admin();
@@ -70,6 +73,31 @@ async fn sources_are_listed() {
     let out = commands.succeed(&["sources", "--json"]).await;
     let all: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(all["sources"][0]["name"], "couch");
+    commands.node.stop().await.unwrap();
+}
+
+/// Metrics say so after a restart, too.
+#[tokio::test]
+async fn a_source_that_refuses_is_not_followed() {
+    let peer = Peer::start(Options::default()).await.unwrap();
+    peer.set_admin("boss", "b0ss");
+    let url = peer.url().replace("http://", "http://boss:wrong@");
+    let config = format!("[sources.couch]\nurl = \"{url}\"\n");
+    let is_refused = async |commands: &Commands| {
+        let root = commands.node.root();
+        let refused = |all: &Value| all["sources"][0]["reason"].is_string();
+        root.until("/_sources", refused).await.unwrap();
+        let not_followed = |metrics: &Value| {
+            let series = r#"davenport_source_followed{source="couch",feed="db_updates"} 0"#;
+            metrics.as_str().is_some_and(|text| text.contains(series))
+        };
+        root.until("/_metrics", not_followed).await.unwrap();
+    };
+    let commands = Commands::start(&config).await;
+    is_refused(&commands).await;
+    commands.node.stop().await.unwrap();
+    let commands = Commands::start_in(commands.directory, &config).await;
+    is_refused(&commands).await;
     commands.node.stop().await.unwrap();
 }
 
