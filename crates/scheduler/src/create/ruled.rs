@@ -236,7 +236,7 @@ impl Replications {
             for listed in &page.jobs {
                 let (op, id) = (jobs.op(), &listed.info.id);
                 let trigger = |tx: Transaction| async move {
-                    self.trigger_in(&tx, &op, id, (db, doc_id)).await
+                    Box::pin(self.trigger_in(&tx, &op, id, (db, doc_id))).await
                 };
                 triggered += u64::from(Box::pin(jobs.store().transact("trigger", trigger)).await?);
             }
