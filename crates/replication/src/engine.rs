@@ -263,7 +263,8 @@ pub async fn run(mut run: Run, handles: Handles) -> Result<Report, Error> {
             let was_warm = opened.resume.is_some();
             match Box::pin(driver::drive(&run, opened, handles.clone())).await {
                 // It may have been another database from the beginning: one that was restored with its checkpoint.
-                Err(Error::Checkpoint(_)) if was_warm => {
+                // A run that is to stop cannot begin anew.
+                Err(Error::Checkpoint(_)) if was_warm && !stop.is_cancelled() => {
                     run.resume = None;
                     run.stats = handles.progress.borrow().stats;
                 }

@@ -212,7 +212,9 @@ impl<'a> Driver<'a> {
 
     fn failed(&mut self, error: Error) -> Error {
         // The run then starts over without what the job kept.
-        let is_again = self.resume.is_some() && matches!(error, Error::Checkpoint(_));
+        let is_again = self.resume.is_some()
+            && matches!(error, Error::Checkpoint(_))
+            && !self.handles.stop.is_cancelled();
         self.publish(if is_again {
             Phase::Starting
         } else {

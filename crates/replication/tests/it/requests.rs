@@ -359,6 +359,26 @@ async fn statistics_go_on_when_a_run_begins_anew() {
     world.assert_same_docs();
 }
 
+/// The changes are too many to do without a checkpoint.
+#[tokio::test]
+async fn a_run_does_not_rest_if_its_target_was_made_anew() {
+    let world = World::new().await;
+    world.put_docs(0..10);
+    let first = world.replicate(json!({})).await;
+    let options = json!({"continuous": true, "checkpoint_interval": 300_000});
+    let mut prepared = world.prepare(&options, first.progress.stats).await.unwrap();
+    prepared.resume.clone_from(&first.progress.resume);
+    let running = Running::of(prepared, Gate::open());
+    running.until(|now| now.phase == Phase::CaughtUp).await;
+    world.put_docs(10..150);
+    running.until(|now| now.stats.docs_written == 150).await;
+    world.source.delete_database("b").unwrap();
+    world.source.create_database("b").unwrap();
+    running.control.rest();
+    let error = running.end().await.unwrap_err();
+    assert_eq!(error.tag(), "checkpoint_commit_failure");
+}
+
 #[tokio::test]
 async fn a_run_without_a_change_makes_no_progress() {
     let world = World::new().await;
