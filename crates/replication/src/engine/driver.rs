@@ -349,8 +349,12 @@ impl<'a> Driver<'a> {
                 .map(|(pending, read)| pending.saturating_sub(self.changes_read - read)),
         };
         let failures = self.cx.take_failures();
+        let own = stats.since(&self.before);
+        // Requests that copy nothing are written as well.
+        let is_copying =
+            is_working && own.missing_found > own.docs_written + own.doc_write_failures;
         self.handles.progress.send_modify(|progress| {
-            let has_written = is_working && progress.stats.bytes_written != stats.bytes_written;
+            let has_written = is_copying && progress.stats.bytes_written != stats.bytes_written;
             let has_copied = has_written || progress.stats.documents() != stats.documents();
             progress.phase = phase;
             (progress.stats, progress.before) = (stats, self.before);

@@ -389,6 +389,21 @@ async fn a_run_without_a_change_makes_no_progress() {
     assert_eq!(outcome.progress.last_progress, None);
 }
 
+/// It writes requests, but copies nothing.
+#[tokio::test]
+async fn a_run_that_finds_everything_at_the_target_makes_no_progress() {
+    let world = World::new().await;
+    world.put_docs(0..400);
+    let first = json!({"use_checkpoints": false});
+    world.replicate(first).await;
+    let slow = Fault::Latency { ms: 300 };
+    let asked = On::post("/b/_revs_diff");
+    world.target().set_faults(Faults::script([(asked, slow)]));
+    let outcome = world.replicate(json!({"worker_batch_size": 50})).await;
+    assert_eq!(outcome.progress.stats.docs_written, 0);
+    assert_eq!(outcome.progress.last_progress, None);
+}
+
 #[tokio::test]
 async fn nothing_is_kept_that_cannot_be_used() {
     let world = World::new().await;
