@@ -37,6 +37,8 @@ const LONG: Duration = Duration::from_secs(5);
 /// How long streams are avoided after a silent one; doubles each time.
 const POLLS_FOR_MIN: Duration = Duration::from_mins(1);
 const POLLS_FOR_MAX: Duration = Duration::from_hours(1);
+/// Feeds are not opened more often, however short they are asked to be.
+const FEED_PAUSE_MIN: Duration = Duration::from_secs(1);
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
@@ -374,11 +376,13 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Waits after a feed that ended in order: not at all if it lasted for as long as it was asked to.
+    /// Waits after a feed that ended in order: only until it could have lasted for a second if it lasted for as long as
+    /// it was asked to.
     async fn ended(&mut self, request: &ChangesRequest, opened: Instant) {
         match request.idle {
             Idle::TimeoutMs(ms) if opened.elapsed() >= Duration::from_millis(ms) => {
                 self.failures = 0;
+                sleep(FEED_PAUSE_MIN.saturating_sub(opened.elapsed())).await;
             }
             _ => self.pause(opened).await,
         }
