@@ -133,11 +133,7 @@ impl<'a> Follower<'a> {
                 }
             }
         };
-        let sweeper = self.sweeper(&connection);
-        self.sweeps = match self.position.since {
-            Some(_) => sweeper.sweeps(),
-            None => sweeper.sweeps_at_once(),
-        };
+        self.sweeps = self.sweeper(&connection).sweeps();
         let (reactions, polls) = (self.reactions.for_looks(), self.polls.subscribe());
         tokio::select! {
             followed = self.follow_by_choice(&connection) => followed,
@@ -280,7 +276,7 @@ impl<'a> Follower<'a> {
         };
         if since.is_none() {
             self.position.since = Some(begin);
-            self.sweeps = self.sweeper(connection).sweeps_at_once();
+            self.sweeps = self.sweeper(connection).sweeps();
         }
         self.followed_by(kind, None).await?;
         self.set_polls(false);

@@ -60,7 +60,7 @@ pub(super) struct Sweeper<'a> {
     /// Whether there is no feed: then sweeps follow each other sooner, and do not wait for it to wake sleepers.
     polls: watch::Receiver<bool>,
     sweep: Option<Sweep>,
-    /// When the last sweep ended, and how long it took; `None` before the first one, if that begins at once.
+    /// When the last sweep ended, and how long it took; `None` before the first one.
     last: Option<(Instant, Duration)>,
     /// Errors in a row.
     failures: u32,
@@ -92,7 +92,7 @@ impl Sweeps<'_> {
     /// What the sweep has found since the last call, `None` at its end. After an error, it continues where it was. May be
     /// cancelled and called again.
     pub(super) async fn next(&mut self) -> Result<Option<Found>, Stopped> {
-        // Never locked: it makes a stream `Sync`.
+        // Makes the stream `Sync`; never locked.
         let sweeps = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         sweeps.next().await.unwrap_or(Ok(None))
     }
@@ -111,22 +111,18 @@ impl<'a> Sweeper<'a> {
             connection: connection.clone(),
             polls,
             sweep: None,
-            last: Some((Instant::now(), Duration::ZERO)),
+            last: None,
             failures: 0,
         }
     }
 
+    /// The first one begins at once, and is for changes from before the feed.
     pub(super) fn sweeps(self) -> Sweeps<'a> {
         let next = |mut sweeper: Self| async move {
             let found = sweeper.next().await;
             Some((found, sweeper))
         };
         Sweeps(Mutex::new(stream::unfold(self, next).boxed()))
-    }
-
-    /// The same, beginning at once, with a sweep for changes from before the feed.
-    pub(super) fn sweeps_at_once(self) -> Sweeps<'a> {
-        Self { last: None, ..self }.sweeps()
     }
 
     async fn next(&mut self) -> Result<Option<Found>, Stopped> {

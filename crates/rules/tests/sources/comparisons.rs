@@ -130,6 +130,36 @@ async fn what_a_new_feed_cannot_know_it_does_not_miss() {
     reported_all(&world).await;
 }
 
+/// Even if the node that opened it stops before it has compared all sequences.
+#[tokio::test]
+async fn a_feed_that_is_taken_over_misses_nothing_from_before() {
+    let world = World::new().await;
+    let names = ["a", "c", "d", "e"];
+    for name in &names[1..] {
+        world.peer.create_database(name).unwrap();
+    }
+    let node = world.node(without_feed()).await;
+    world.until_followed("dbs_info").await;
+    copy_all(&world, "^(?<name>[acde])$", 4).await;
+    node.stop().await;
+    for name in names {
+        let body = json!({"_id": format!("late_{name}")}).to_string();
+        world.peer.put(name, &body).unwrap();
+    }
+    let hangs = (On::post("/_dbs_info"), Fault::Latency { ms: 60_000 });
+    world.peer.set_faults(Faults::script([hangs]));
+    let node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    node.stop().await;
+    world.peer.set_faults(Faults::none());
+    let _node = world.node(quick()).await;
+    for name in names {
+        world.until_copied(&format!("late_{name}")).await;
+    }
+    compared(&world, 10).await;
+    reported_all(&world).await;
+}
+
 /// The feed reported the change during the run that could not copy it any more.
 #[tokio::test]
 async fn a_delayed_run_misses_nothing() {

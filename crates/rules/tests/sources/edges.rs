@@ -51,10 +51,11 @@ async fn an_unknown_position_wakes_everything() {
     node.stop().await;
     world.peer.set_feed_faults(1, LOSES_ALL);
     world.change("late");
-    world.peer.set_faults(Faults::script([(
-        On::any("/_db_updates").nth(1),
-        answers(400),
-    )]));
+    world.peer.set_faults(Faults::script([
+        (On::any("/_db_updates").nth(1), answers(400)),
+        // The sweep that begins at once would find it, too.
+        (On::post("/_dbs_info"), answers(500)),
+    ]));
     let _node = world.node(without_sweeps()).await;
     world.until_copied("late").await;
     world.until_followed("db_updates").await;
