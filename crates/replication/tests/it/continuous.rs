@@ -1,11 +1,12 @@
 //! Replications that go on.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use couch::Seq;
 use peer::{Fault, Faults, On, Options, SeqForm};
 use replication::engine::{Ahead, Phase, ahead};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::fixture::{World, counts};
 
