@@ -9,7 +9,7 @@ use couch::{
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::options::{FeedKind, Source};
-use super::sweep::NAMES_MAX;
+use super::sweep::{ASKED_MAX, NAMES_MAX};
 use crate::rule::Event;
 
 /// A feed that is silent for three of these is dropped and opened again.
@@ -41,7 +41,8 @@ enum Rows {
 /// The options of requests to sources.
 pub(super) fn request_options() -> RequestOptions {
     RequestOptions {
-        http_connections: 4,
+        // Besides the questions of a sweep: the feed, and looks for the databases of rules.
+        http_connections: ASKED_MAX + 4,
         ..RequestOptions::default()
     }
 }

@@ -160,6 +160,29 @@ async fn a_feed_that_is_taken_over_misses_nothing_from_before() {
     reported_all(&world).await;
 }
 
+/// Some answer late or never, and the others do not wait for them one by one.
+#[tokio::test]
+async fn many_databases_are_asked_for_changes_at_once() {
+    let world = World::new().await;
+    let name = |nth: usize| format!("user_{nth:02}");
+    for nth in 0..20 {
+        world.peer.create_database(&name(nth)).unwrap();
+    }
+    let node = world.node(without_feed()).await;
+    world.until_followed("dbs_info").await;
+    copy_all(&world, "^(?<name>user_[0-9]+)$", 20).await;
+    node.stop().await;
+    for nth in 0..20 {
+        world.peer.put(&name(nth), r#"{"_id":"late"}"#).unwrap();
+    }
+    let hangs = (On::get("/user_*/_changes"), Fault::Latency { ms: 60_000 });
+    world.peer.set_faults(Faults::script([hangs]));
+    let _node = world.node(without_feed()).await;
+    world
+        .until(async || world.peer.injected().len() >= 16)
+        .await;
+}
+
 /// The feed reported the change during the run that could not copy it any more.
 #[tokio::test]
 async fn a_delayed_run_misses_nothing() {
