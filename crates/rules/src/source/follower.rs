@@ -50,7 +50,7 @@ impl From<ServiceError> for End {
     }
 }
 
-/// How the feed does that is read.
+/// The state of the feed being read.
 #[derive(Default)]
 struct Health {
     /// Since when it has been open.
@@ -199,7 +199,7 @@ impl<'a> Follower<'a> {
         Sweeper::new(&self.reactions, connection, polls)
     }
 
-    /// Says whether no feed is open: then sequences are compared often, and no change can be missed.
+    /// Records whether a feed is open. Without one, sequences are compared often and no change counts as missed.
     fn set_polls(&self, polls: bool) {
         let is_new = |before: &mut bool| std::mem::replace(before, polls) != polls;
         if self.polls.send_if_modified(is_new) {
@@ -226,7 +226,13 @@ impl<'a> Follower<'a> {
             let reason = match error {
                 None if is_healthy => continue,
                 None => "the feed ended at once".to_owned(),
-                Some(error) => wire::chain(&error),
+                Some(error) => {
+                    if !is_healthy && failures > 0 && error.is_refusal() {
+                        // A row that it cannot send stays where it is.
+                        self.position.since = None;
+                    }
+                    wire::chain(&error)
+                }
             };
             if !is_healthy {
                 self.set_polls(true);

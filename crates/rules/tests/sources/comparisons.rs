@@ -1,7 +1,7 @@
 //! Comparisons of sequences: when they take place, and what of their finds a feed has missed.
 
 use peer::{Fault, Faults, On};
-use rules::source::SourceOptions;
+use rules::source::{FeedKind, SourceOptions};
 use serde_json::{Value, json};
 
 use crate::fixture::{LOSES_ALL, World, answers, quick, without_feed, without_sweeps};
@@ -181,6 +181,42 @@ async fn many_databases_are_asked_for_changes_at_once() {
     world
         .until(async || world.peer.injected().len() >= 16)
         .await;
+}
+
+/// As where CouchDB writes an error into a stream that has begun, each time at the same place.
+#[tokio::test]
+async fn a_feed_goes_on_behind_a_row_that_it_cannot_send() {
+    let world = World::new().await;
+    let options = || SourceOptions {
+        feed: FeedKind::DbUpdates,
+        ..without_sweeps()
+    };
+    let node = world.node(options()).await;
+    world.until_followed("db_updates").await;
+    node.stop().await;
+    let since = |query: &str| {
+        let mut params = query.split('&');
+        let since = params.find(|one| one.starts_with("since="));
+        since.map(str::to_owned)
+    };
+    // Where each feed was opened.
+    let opened = || {
+        let requests = world.peer.requests().into_iter();
+        let feeds = requests.filter(|one| one.query.contains("feed=continuous"));
+        let feeds = feeds.filter(|one| one.path == "/_db_updates");
+        let opened: Vec<_> = feeds.filter_map(|one| since(&one.query)).collect();
+        opened
+    };
+    let here = opened().pop().unwrap();
+    world.change("later");
+    let bad_row = On::any(&format!("/_db_updates?*{here}*"));
+    let fails = says(&json!({"error": "x", "reason": "y"}));
+    world.peer.set_faults(Faults::script([(bad_row, fails)]));
+    let _node = world.node(options()).await;
+    world
+        .until(async || opened().iter().any(|one| *one != here))
+        .await;
+    assert!(!world.peer.injected().is_empty());
 }
 
 /// The feed reported the change during the run that could not copy it any more.
