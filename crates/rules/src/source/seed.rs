@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::options::{FEED_DELAY, FeedKind, Source, SourceOptions};
 use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, RuleBook, portions};
-use super::sweep::{NAMES_MAX, Stopped};
+use super::sweep::{NAMES_MAX, Stopped, is_made_anew};
 use crate::keys;
 use crate::rule::{Compiled, Event, Seen, Set};
 
 /// Names per request.
 const PAGE: usize = 1000;
-/// Databases that cannot be read, before a look asks for no more by itself: each may take its time to fail.
+/// After this many unreadable databases, a look stops asking for them one by one: each request may take long to fail.
 const FAILED_MAX: usize = 10;
 /// Between two requests, so that looking at a million databases does not occupy their server.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -422,7 +422,8 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
                 continue;
             }
             if !before.is_null() {
-                reactions.heard.changed(&name, Some(before));
+                let since = (!is_made_anew(before, &seq)).then_some(before);
+                reactions.heard.changed(&name, since);
             }
             let seen = Some(Seen {
                 seq: before,

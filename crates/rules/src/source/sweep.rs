@@ -41,7 +41,7 @@ pub(super) enum Stopped {
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) changed: Vec<String>,
-    /// Those of which the server does not tell: the next run reports the error.
+    /// Databases that the server could not read. The next run reports the error.
     pub(super) unknown: Vec<String>,
     /// Databases with changes that the feed should have reported, without regard to sleepers.
     pub(super) missed: Vec<String>,
@@ -236,8 +236,11 @@ impl<'a> Sweeper<'a> {
 
     async fn verdict(&self, database: &str, moved: &[Moved]) -> Verdict {
         for (sleeper, listed) in moved {
-            if listed.is_none() {
+            let Some(listed) = listed else {
                 return Verdict::Unknown;
+            };
+            if is_made_anew(&sleeper.seq, listed) {
+                return Verdict::Changed;
             }
             match self.has_changes(database, &sleeper.seq).await {
                 Some(true) => return Verdict::Changed,
@@ -267,6 +270,12 @@ impl<'a> Sweeper<'a> {
         let asked = self.connection.has_changes(database, since);
         timeout(ANSWER_MAX, asked).await.ok()?.ok()
     }
+}
+
+/// Whether a database is another one than before, of the same name: where sequences are numbers, they only grow.
+pub(super) fn is_made_anew(before: &Seq, listed: &Seq) -> bool {
+    let numbers = listed.as_number().zip(before.as_number());
+    numbers.is_some_and(|(listed, before)| listed < before)
 }
 
 impl Sweep {

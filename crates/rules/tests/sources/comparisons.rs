@@ -1,6 +1,6 @@
 //! Comparisons of sequences: when they take place, and what of their finds a feed has missed.
 
-use peer::{Fault, Faults, On};
+use peer::{Fault, Faults, On, SeqForm};
 use rules::source::{FeedKind, SourceOptions};
 use serde_json::{Value, json};
 
@@ -217,6 +217,29 @@ async fn a_feed_goes_on_behind_a_row_that_it_cannot_send() {
         .until(async || opened().iter().any(|one| *one != here))
         .await;
     assert!(!world.peer.injected().is_empty());
+}
+
+/// As of CouchDB 1: its sequence does not tell that it is not the same database.
+#[tokio::test]
+async fn a_database_with_fewer_changes_than_before_is_another_one() {
+    let numbers = peer::Options {
+        seqs: SeqForm::Number,
+        ..peer::Options::default()
+    };
+    let world = World::with(numbers).await;
+    for id in ["one", "two"] {
+        world.change(id);
+    }
+    let node = world.node(without_feed()).await;
+    world.until_followed("dbs_info").await;
+    world.copy("three").await;
+    world.until_asleep(3).await;
+    node.stop().await;
+    world.peer.delete_database("a").unwrap();
+    world.peer.create_database("a").unwrap();
+    world.change("late");
+    let _node = world.node(without_feed()).await;
+    world.until_copied("late").await;
 }
 
 /// The feed reported the change during the run that could not copy it any more.
