@@ -10,11 +10,11 @@ use percent_encoding::percent_decode_str;
 use scheduler::ServiceError;
 use store::{RangeOptions, Transaction};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::options::{FEED_DELAY, FeedKind, Source, SourceOptions};
 use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, RuleBook, portions};
-use super::sweep::{NAMES_MAX, Stopped, is_made_anew};
+use super::sweep::{ANSWER_MAX, NAMES_MAX, Stopped, is_made_anew};
 use crate::keys;
 use crate::rule::{Compiled, Event, Seen, Set};
 
@@ -34,15 +34,26 @@ pub(super) async fn seed_forever(
 ) -> ServiceError {
     let (book, source) = (reactions.book, reactions.source);
     let (mut rules, mut failures) = (book.rules.clone(), 0);
-    let mut looked = Instant::now();
+    let (mut looked, mut has_warned) = (Instant::now(), false);
     loop {
         rules.mark_unchanged();
         let mut began = Instant::now();
         let mut done = seed(&reactions, connection, false).await;
         loop {
-            failures = if done.is_ok() { 0 } else { failures + 1 };
+            let is_done = matches!(&done, Ok(unread) if unread.names.is_empty());
+            failures = if is_done { 0 } else { failures + 1 };
             match done {
-                Ok(()) => {}
+                Ok(unread) => {
+                    if let (false, Some(name)) = (has_warned, unread.names.first()) {
+                        tracing::warn!(
+                            source = source.name(),
+                            database = name,
+                            error = unread.reason,
+                            "cannot read a database that rules are about"
+                        );
+                    }
+                    has_warned = !is_done;
+                }
                 Err(Stopped::Store(error)) => return error,
                 Err(Stopped::Server(error)) => {
                     tracing::debug!(source = source.name(), %error, "cannot look for the databases of rules");
@@ -65,7 +76,7 @@ pub(super) async fn seed_forever(
 }
 
 /// Looks for what events did not report.
-async fn look(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stopped> {
+async fn look(reactions: &Reactions<'_>, connection: &Server) -> Result<Unread, Stopped> {
     // Those of new rules first, as they are now: all others that are not known have come since the last look.
     let seeded = match seed(reactions, connection, false).await {
         Err(Stopped::Store(error)) => return Err(error.into()),
@@ -104,8 +115,27 @@ pub(super) async fn wait(
     }
 }
 
+/// Databases of new rules that could not be read.
+#[derive(Default)]
+struct Unread {
+    names: Vec<String>,
+    /// Why the first one could not be read.
+    reason: Option<String>,
+}
+
+impl Unread {
+    fn add(&mut self, name: String, reason: String) {
+        self.names.push(name);
+        self.reason.get_or_insert(reason);
+    }
+}
+
 /// Looks for the databases of rules that are new, or for all databases of all rules, as of those created unnoticed.
-async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Result<(), Stopped> {
+async fn seed(
+    reactions: &Reactions<'_>,
+    connection: &Server,
+    all: bool,
+) -> Result<Unread, Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let set = book.current().await?;
     let mut rules = unseeded(book, source, &set).await?;
@@ -116,7 +146,7 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
         rules = known.cloned().collect();
     }
     if rules.is_empty() {
-        return Ok(());
+        return Ok(Unread::default());
     }
     if all {
         reactions.begin_look();
@@ -130,7 +160,8 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
             .filter(|rule| !rule.rule.databases.only_created());
         Set::new(about_known.cloned())
     });
-    let (about_known, failed) = (about_known.as_ref(), &mut Vec::new());
+    let (about_known, mut unread) = (about_known.as_ref(), Unread::default());
+    let failed = &mut unread;
     let exact: Option<Vec<String>> = (rules.iter())
         .map(|rule| rule.rule.databases.exact().map(str::to_owned))
         .collect();
@@ -158,10 +189,12 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
     }
     if all {
         reactions.end_look();
-    } else if let Some(error) = failed.pop() {
-        // A database that was not looked at would be new later.
-        return Err(error.into());
     } else {
+        // A database that was not looked at would be new later.
+        let unfinished = unread.names.iter();
+        let unfinished = unfinished.flat_map(|name| set.matching(source, name));
+        let unfinished: HashSet<_> = unfinished.map(|(rule, _)| rule.id.clone()).collect();
+        rules.retain(|rule| !unfinished.contains(&rule.id));
         // Jobs of earlier revisions that these do not ask for.
         let edited = |rule: &&Arc<Compiled>| !rule.rev.starts_with("1-") && rule.is_about(source);
         for rule in rules.iter().filter(edited) {
@@ -169,7 +202,7 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
         }
         mark(book, source, &rules).await?;
     }
-    Ok(())
+    Ok(unread)
 }
 
 /// Sequences of databases, `None` of one that is missing.
@@ -179,17 +212,20 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
 async fn sequences(
     connection: &Server,
     names: &[String],
-    failed: &mut Vec<Error>,
+    failed: &mut Unread,
 ) -> Result<Vec<(String, Option<Seq>)>, Error> {
     let mut found = Vec::new();
     for ListedDatabase { name, update_seq } in connection.dbs_info(names).await? {
         if update_seq.is_some() {
             found.push((name, update_seq));
-        } else if failed.len() < FAILED_MAX {
-            match connection.update_seq(&name).await {
-                Ok(update_seq) => found.push((name, update_seq)),
-                Err(error) => failed.push(error),
+        } else if failed.names.len() < FAILED_MAX {
+            match timeout(ANSWER_MAX, connection.update_seq(&name)).await {
+                Ok(Ok(update_seq)) => found.push((name, update_seq)),
+                Ok(Err(error)) => failed.add(name, wire::chain(&error)),
+                Err(late) => failed.add(name, wire::chain(&late)),
             }
+        } else {
+            failed.names.push(name);
         }
     }
     Ok(found)
@@ -213,7 +249,7 @@ async fn seed_listed(
     connection: &Server,
     set: &Set,
     about_known: Option<&Set>,
-    failed: &mut Vec<Error>,
+    failed: &mut Unread,
 ) -> Result<(), Stopped> {
     let source = reactions.source;
     let matches = |name: &&String| source.follows(name) && !set.matching(source, name).is_empty();
@@ -239,7 +275,7 @@ async fn seed_some(
     set: &Set,
     names: &[String],
     about_known: Option<&Set>,
-    failed: &mut Vec<Error>,
+    failed: &mut Unread,
 ) -> Result<(), Stopped> {
     let (book, server) = (reactions.book, reactions.source.server().url_text());
     let known = seen(book, server, names).await?;
@@ -385,7 +421,7 @@ async fn mark(
 async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let (server, set) = (source.server().url_text(), book.current().await?);
-    let (mut after, mut failed): (Option<Vec<u8>>, _) = (None, Vec::new());
+    let (mut after, mut failed): (Option<Vec<u8>>, _) = (None, Unread::default());
     loop {
         let mut rows = rows_after(book, server, after.as_deref()).await?;
         let is_last = rows.len() < NAMES_MAX;

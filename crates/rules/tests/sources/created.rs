@@ -199,6 +199,24 @@ async fn a_database_that_the_first_look_cannot_read_is_not_new() {
 }
 
 #[tokio::test]
+async fn a_database_that_cannot_be_read_holds_up_only_its_rules() {
+    let world = World::new().await;
+    let faults = [
+        (On::post("/_dbs_info"), unreadable()),
+        (On::get("/a"), answers(403)),
+    ];
+    world.peer.set_faults(Faults::script(faults));
+    for (id, pattern) in [("x", "^a$"), ("y", "^b$")] {
+        let only = json!({"database": pattern});
+        world.rule(id, Some(&calls(id, &only))).await;
+    }
+    let _node = world.node(quick()).await;
+    world.until_seeded(1).await;
+    world.peer.set_faults(Faults::none());
+    world.until_seeded(2).await;
+}
+
+#[tokio::test]
 async fn a_database_that_a_later_look_cannot_read_is_not_new() {
     let mut world = World::new().await;
     world.change("old");
