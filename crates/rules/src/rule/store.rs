@@ -299,11 +299,21 @@ impl Rules {
 
 /// Whether a document is a rule that asks for calls, even if it cannot be compiled.
 fn calls(document: &Document) -> bool {
-    let body = Json::parse(&document.body);
-    body.is_ok_and(|body| body.get("type").and_then(Json::as_str) == Some("on_change"))
+    has_type(document, &["on_change"])
 }
 
-/// Where another rule of this id was deleted, or became one without calls.
+/// Whether a document is a rule, even if it cannot be compiled.
+fn is_rule(document: &Document) -> bool {
+    has_type(document, &["replicator", "on_change", "remote"])
+}
+
+fn has_type(document: &Document, types: &[&str]) -> bool {
+    let body = Json::parse(&document.body).ok();
+    let found = body.as_ref().and_then(|body| body.get("type")?.as_str());
+    found.is_some_and(|found| types.contains(&found))
+}
+
+/// Where another rule of this id was deleted, or became one without calls, or no rule.
 async fn ended_in(tx: &Transaction, db: &Db, doc: &str) -> Result<Option<String>, ServiceError> {
     let id = RuleId {
         instance: db.instance(),
@@ -399,8 +409,8 @@ impl WriteHook for RuleHook<'_> {
         } else {
             tx.clear(&key);
         }
-        let called = change.before.is_some_and(calls);
-        if after.deleted || (called && !calls(after)) {
+        let no_longer = |is: fn(&Document) -> bool| change.before.is_some_and(is) && !is(after);
+        if after.deleted || no_longer(calls) || no_longer(is_rule) {
             let id = RuleId {
                 instance: db.instance(),
                 doc: change.id.to_owned(),

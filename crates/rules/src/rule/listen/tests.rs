@@ -165,7 +165,8 @@ impl Fixture {
             body["_rev"] = json!(before.rev.to_string());
         }
         let text = body.to_string();
-        let is_active = body["_deleted"] != true && body["enabled"] != false;
+        let is_rule = body["_deleted"] != true && body["type"] != "global";
+        let is_active = is_rule && body["enabled"] != false;
         let doc = Doc::parse(&text).unwrap();
         let edit = Edit::new(doc.id.clone().unwrap(), doc).unwrap();
         let edit = self.rules.prepare(&self.db, edit).unwrap();

@@ -361,6 +361,29 @@ async fn rules_that_copied_leave_no_jobs() {
     assert_eq!(count().await, 0);
 }
 
+/// Spiegel's other documents may stand in the same database.
+#[tokio::test]
+async fn a_document_that_is_no_rule_any_more_leaves_no_jobs() {
+    let mut fixture = Fixture::new().await;
+    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
+    let replications = fixture.rules.replications().clone();
+    let (jobs, ty) = (replications.jobs(), replications.job_type());
+    let copies = json!({
+        "_id": "r", "type": "remote", "source": format!("{}/${{name}}", fixture.peer.url()),
+        "url": ["http://r1/${name}", "http://r2/${name}"], "databases": ["a"],
+    });
+    fixture.rule(copies).await;
+    ask(&fixture, "r").await;
+    fixture.rule(json!({"_id": "r", "type": "global"})).await;
+    let count = async || {
+        let page = jobs.list(ty, &jobs::Query::default(), None, 100).await;
+        page.unwrap().jobs.len()
+    };
+    assert_eq!(count().await, 2);
+    listeners.remove_left().await.unwrap();
+    assert_eq!(count().await, 0);
+}
+
 /// Creates the jobs of a remote.
 async fn ask(fixture: &Fixture, id: &str) {
     let set = Arc::clone(&fixture.set.borrow());
