@@ -126,6 +126,8 @@ async fn couchdb_is_followed_as_it_allows() {
         ..source.as_admin()
     };
     let node = source.world.node(often).await;
+    // What this node wakes, it has begun to follow.
+    source.wakes("often").await;
     source.counts_rights_as_no_changes().await;
     source.wakes("with-rights").await;
     node.stop().await;
