@@ -56,7 +56,8 @@ pub struct Options {
     /// nodes need the same values.
     pub shares: BTreeMap<String, u64>,
     /// Minimum number of seconds that a job runs before it is stopped to make room for another; if it has caught up, and
-    /// the other waits for its target or server, `park_after_sec` seconds are enough.
+    /// the other waits for its target or server, `park_after_sec` seconds are enough. Ten times as long until it has
+    /// copied something that the next run can resume from.
     pub min_run_time_sec: u64,
     /// Seconds after which a continuous job that has caught up becomes idle: it gives up its permit
     /// until its source changes, provided the source can report changes. The time shrinks with the
