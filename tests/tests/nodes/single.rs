@@ -233,7 +233,7 @@ async fn the_command_line_steers_jobs() {
     source.create_database("none").unwrap();
     let (_, out, error) = jobs(&["restart", "--error", "db_not_found"]).await;
     assert!(
-        out.starts_with("restarted ") && error.contains("1 jobs restarted"),
+        out.starts_with("restarted ") && error.contains("1 job restarted"),
         "{out}{error}"
     );
     let completed = |doc: &Value| doc["state"] == "completed";

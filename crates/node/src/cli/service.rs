@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{Unusable, output, unusable};
+use super::{output, unusable};
 
 const NOT_JSON: &str = "the response is not JSON; check that --url is a Davenport frontend";
 /// Documents per request.
@@ -108,8 +108,8 @@ impl Service {
             let (name, password) = parts.ok_or_else(|| unusable("--user: write NAME:PASSWORD"))?;
             Ok::<_, anyhow::Error>((name.to_owned(), password.to_owned()))
         });
-        let url = Url::parse(&flags.url).context(Unusable)?;
-        if !matches!(url.scheme(), "http" | "https") {
+        let url = Url::parse(&flags.url).ok();
+        if !url.is_some_and(|url| matches!(url.scheme(), "http" | "https")) {
             return Err(unusable(
                 "--url: write http://HOST:PORT or https://HOST:PORT",
             ));

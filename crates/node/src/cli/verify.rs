@@ -105,7 +105,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if differences > 0 { DIFFERENT } else { 0 }))
 }
 
-fn counted(number: u64, thing: &str) -> String {
+pub(super) fn counted(number: u64, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {thing}{plural}", output::number(number))
 }
