@@ -22,6 +22,8 @@ use crate::{Class, Jobs, Result, Sharing};
 
 /// Approximate maximum of data per claim: it must be read within the transaction's time limit.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Approximate maximum of data that a claim reads, with that of jobs that have to wait for their limits.
+const READ_BYTES_MAX: usize = 4 * CLAIM_BYTES_MAX;
 /// Further jobs that a claim looks at once, if some of the first have to wait for their limits.
 pub(super) const HELD_MAX: usize = 64;
 
@@ -39,8 +41,11 @@ pub(super) struct Taking<'a> {
     /// More jobs were due than were wanted.
     pub(super) left_over: bool,
     pub(super) next_due_ms: Option<i64>,
-    /// The size of the data of the jobs, and whether that of the next was too much.
+    /// The size of the data of the jobs, and of all that was read.
     bytes: usize,
+    read_bytes: usize,
+    /// Some of the last candidates were left out, because they had too much data.
+    pub(super) cut: bool,
     pub(super) full: bool,
 }
 
@@ -84,6 +89,8 @@ impl Jobs {
             left_over: false,
             next_due_ms: None,
             bytes: 0,
+            read_bytes: 0,
+            cut: false,
             full: wanted == 0,
         };
         (self.turns()).share(&claim.ty, sharing == Sharing::On);
@@ -181,10 +188,10 @@ impl Jobs {
             let pending = self.pending(tx, claim, next, taking).await?;
             let held = self.start(tx, claim, pending, taking).await?;
             taking.held += held;
-            taking.full |= taking.jobs.len() >= claim.locks.len();
+            taking.full |= taking.cut || taking.jobs.len() >= claim.locks.len();
             let has_held = taking.held > held_before;
             if !has_held || all == 0 || taking.full {
-                // If others of this class may start, no job of a later one does before the next claim has looked at them.
+                // Jobs of this class that were not read may be able to start: later classes wait for the next claim.
                 taking.full |= has_held && more;
                 return Ok(());
             }
@@ -207,6 +214,7 @@ impl Jobs {
             jobs,
             timeout,
             rules,
+            bytes,
             ..
         } = taking;
         let limited = pending.iter().map(|(_, header, _)| header);
@@ -242,6 +250,7 @@ impl Jobs {
             };
             effects.run(&claim.ty, &candidate.id, &mut header, event)?;
             if let Some(header) = header {
+                *bytes += data.len();
                 let accepted = claim.accepted(candidate.id, &header, data, *lock, times);
                 accepted.job.run.set_timeout(*timeout);
                 jobs.push(accepted);
@@ -294,14 +303,19 @@ impl Jobs {
         taking: &mut Taking<'_>,
     ) -> Result<Vec<(Candidate, Arc<Header>, Bytes)>> {
         let ty = &claim.ty;
-        let mut fitting = Vec::new();
+        let (mut fitting, mut bytes) = (Vec::new(), taking.bytes);
+        taking.cut = false;
         for found in self.found(tx, claim, candidates).await? {
             let size = found.1.data.len as usize;
-            if taking.bytes > 0 && taking.bytes + size > CLAIM_BYTES_MAX {
-                taking.full = true;
+            taking.full |= taking.read_bytes > 0 && taking.read_bytes + size > READ_BYTES_MAX;
+            if taking.full || bytes > 0 && bytes + size > CLAIM_BYTES_MAX {
+                // Those that were left out may start, unless none of the others of their tenants do.
+                taking.full |= taking.bytes > 0;
+                taking.cut = true;
                 break;
             }
-            taking.bytes += size;
+            bytes += size;
+            taking.read_bytes += size;
             fitting.push(found);
         }
         let data =

@@ -197,6 +197,7 @@ impl Jobs {
         candidates.sort_by_key(|(class, _)| *class);
         let candidates = candidates.into_iter().map(|(_, job)| job).collect();
         let pending = self.pending(tx, claim, candidates, taking).await?;
+        taking.full |= taking.cut;
         let pending = self.put_back_early(claim, pending, taking)?;
         taking.held += self.start(tx, claim, pending, taking).await?;
         if served > first.last {
@@ -220,7 +221,8 @@ impl Jobs {
         };
         let mut rest = self.keys().turns(&claim.ty, None);
         let (mut served, mut ended, mut untidy) = (last, false, Untidy::default());
-        let mut turns = Some(turns);
+        // A class in which some were left out: no job of a later one starts before the next claim has looked at them.
+        let (mut blocked, mut turns) = (None, Some(turns));
         for _ in 0..WINDOWS {
             if taking.full || ended {
                 break;
@@ -236,7 +238,14 @@ impl Jobs {
                 known.know(&claim.ty, &turn.tenant.1, *shares);
             }
             for of_class in sharers.chunk_by_mut(|a, b| a.turn.tenant.0 == b.turn.tenant.0) {
-                self.serve(tx, claim, (of_class, !ended), taking).await?;
+                let class = of_class.first().map(|sharer| sharer.turn.tenant.0);
+                if blocked.is_some() && blocked != class {
+                    taking.full = true;
+                    break;
+                }
+                if self.serve(tx, claim, (of_class, !ended), taking).await? {
+                    blocked = class;
+                }
             }
             let left = sharers.iter().filter(|sharer| sharer.emptied).count() > IDLE_MAX;
             // Not again after a conflict, which this may have been the reason for.
@@ -255,6 +264,7 @@ impl Jobs {
                 }
             }
         }
+        taking.full |= blocked.is_some();
         if served > last {
             self.set_last_vtime(tx, &claim.ty, served);
         }
@@ -307,19 +317,18 @@ impl Jobs {
         })
     }
 
-    /// Takes jobs of tenants, in one class.
+    /// Takes jobs of tenants, in one class. True if some were left out whose jobs had to wait for limits, and who have more.
     async fn serve(
         &self,
         tx: &Transaction,
         claim: &Claim,
         (sharers, crowded): (&mut [Sharer], bool),
         taking: &mut Taking<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if let Some(first) = sharers.first_mut() {
             first.ended = self.planted().is(Bug::TenantSkipped);
         }
         let held_max = HELD_MAX + HELD_MAX.max(claim.locks.len());
-        // Whether tenants are left out whose jobs had to wait for their limits, and who have more.
         let mut blocked = false;
         while !taking.full && taking.held <= held_max {
             let wanted = claim.locks.len() - taking.jobs.len();
@@ -327,7 +336,7 @@ impl Jobs {
             if plan.is_empty() {
                 break;
             }
-            // Those that get more than their seats choose last.
+            // Larger batches come last, so that they do not take the seats of others.
             plan.sort_by_key(|(nth, _)| sharers[*nth].blocked);
             let read = plan.iter().map(|(nth, count)| {
                 let turn = &sharers[*nth].turn;
@@ -360,6 +369,9 @@ impl Jobs {
             }
             for (nth, _) in plan {
                 let sharer = &mut sharers[nth];
+                if taking.cut && left[nth] > 0 {
+                    (sharer.more, sharer.ended) = (true, false);
+                }
                 sharer.emptied = sharer.found && sharer.ended && left[nth] == 0;
                 let again = sharer.blocked || taking.held > HELD_MAX;
                 sharer.blocked = !starts[nth] && sharer.more;
@@ -368,9 +380,7 @@ impl Jobs {
                 }
             }
         }
-        // Some of these may start: no job of a later class does before the next claim has looked at them.
-        taking.full |= blocked;
-        Ok(())
+        Ok(blocked)
     }
 
     /// Jobs that a node with a faster clock found due are scheduled again.
@@ -454,8 +464,8 @@ impl Jobs {
     }
 }
 
-/// How many jobs to take of each of some tenants: always the next of the one with the least virtual time. More of one whose
-/// last jobs had to wait for their limits.
+/// How many jobs to take of each of some tenants: always the next of the one with the least virtual time. One whose last
+/// jobs all had to wait for limits gets a larger batch.
 fn plan(sharers: &[Sharer], wanted: usize, claim: &Claim, attempt: u32) -> Vec<(usize, usize)> {
     let (mut rng, step) = (claim.rng(attempt), cost(START_MS, SHARES_DEFAULT));
     let mut next: BinaryHeap<_> = (sharers.iter().enumerate())
@@ -480,9 +490,10 @@ fn plan(sharers: &[Sharer], wanted: usize, claim: &Claim, attempt: u32) -> Vec<(
         let vtime = vtime + cost(START_MS, sharers[nth].shares);
         next.push(Reverse((vtime, chance, nth)));
     }
+    let more = HELD_MAX / counts.len().max(1);
     for (nth, count) in &mut counts {
         if sharers[*nth].blocked {
-            *count = HELD_MAX.max(*count);
+            *count = more.max(*count);
         }
     }
     counts.into_iter().collect()
