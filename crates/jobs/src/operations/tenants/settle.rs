@@ -217,34 +217,34 @@ impl Jobs {
         Ok(())
     }
 
-    /// The least virtual time of a tenant that returns to a class now: that of the tenants which have turns in it, or else in
-    /// any. One served in another class may have used much more than they, or much less.
+    /// Where a tenant that returns to a class continues: at the least of the tenants with turns in it, or else in any class.
+    /// The one served last does not count: in another class, it may have used far more or far less.
     pub(super) async fn floor(&self, tx: &Transaction, ty: &JobType, class: Class) -> Result<i64> {
-        let (last, least) = try_join(
-            self.last_vtime(tx, ty),
-            self.least_vtime(tx, ty, Some(class)),
-        )
-        .await?;
-        let least = match least {
-            None => self.least_vtime(tx, ty, None).await?,
-            least => least,
-        };
-        let Some((least, after)) = least else {
-            return Ok(last);
-        };
-        // Others may be next in turn, unless their turns lag behind.
-        Ok(least.min(after.map_or(i64::MAX, |after| after.max(last))))
+        let (last, least) =
+            try_join(self.last_vtime(tx, ty), self.least_vtime(tx, ty, class)).await?;
+        let mut least: Vec<_> = least.into_iter().collect();
+        if least.is_empty() {
+            let others = Class::ALL.map(|class| self.least_vtime(tx, ty, class));
+            least.extend(try_join_all(others).await?.into_iter().flatten());
+        }
+        // Tenants beyond those that were read may have used less, unless turns lag behind.
+        let floors = least.into_iter();
+        let floors = floors.map(|(least, after)| {
+            let beyond = after.map_or(i64::MAX, |after| after.max(last));
+            least.min(beyond)
+        });
+        Ok(floors.min().unwrap_or(last))
     }
 
-    /// The least virtual time of those with the first turns in a class, or in any, and the turn after which there may be more.
+    /// The least virtual time of those with the first turns in a class, and the turn after which there may be more.
     async fn least_vtime(
         &self,
         tx: &Transaction,
         ty: &JobType,
-        class: Option<Class>,
+        class: Class,
     ) -> Result<Option<(i64, Option<i64>)>> {
         let all = &self.keys().turns(ty, None);
-        let range = self.keys().turns(ty, class);
+        let range = self.keys().turns(ty, Some(class));
         let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(WINDOW));
         let rows = rows.collect().await?;
         let full = rows.len() == WINDOW;

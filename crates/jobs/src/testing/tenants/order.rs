@@ -49,6 +49,34 @@ async fn a_tenant_keeps_its_turn_when_it_uses_another_class() {
     world.check().await;
 }
 
+/// However many are served in other classes.
+#[tokio::test]
+async fn a_tenant_keeps_its_turn_beside_many_of_an_earlier_class() {
+    let mut world = World::new().await;
+    world.add("a", 50).await;
+    world.add("b", 50).await;
+    let runs = world.claim(2).await;
+    world.end(&runs, Finish::again(0)).await;
+    for n in 0..17 {
+        let name = format!("u{n}");
+        let urgent = |add: Add| add.class(Class::Urgent);
+        world.add_as(&name, 10, urgent).await;
+    }
+    for _ in 0..5 {
+        let runs = world.claim(17).await;
+        world.pass(60_000);
+        world.end(&runs, Finish::again(0)).await;
+    }
+    let used = world.uses().await["b"].vtime;
+    let bulk = |add: Add| Add {
+        id: JobId::new("b/bulk").unwrap(),
+        ..add.class(Class::Bulk)
+    };
+    world.add_as("b", 1, bulk).await;
+    assert_eq!(world.uses().await["b"].vtime, used);
+    world.check().await;
+}
+
 /// What a tenant has used is not forgotten while tenants of a class that is served less could be overtaken.
 #[tokio::test]
 async fn a_tenant_is_remembered_while_others_have_used_less() {
