@@ -2,17 +2,17 @@
 //! taken away.
 
 use bytes::Bytes;
-use store::Transaction;
+use store::{Transaction, read_all};
 
 use super::slots::slot_in;
 use super::waiting::Granted;
 use super::{GRANTS, booked, usable};
-use crate::model::header::Place;
+use crate::model::header::{Header, Place};
 use crate::model::limits::{Rule, Rules, Slot, Taken};
 use crate::model::machine::{Event, Slots, Wait};
 use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
-use crate::{JobType, Jobs, Op, Result};
+use crate::{Error, JobId, JobType, Jobs, Op, Result};
 
 /// The clock of a transaction was read so long before it is committed, or less.
 pub(super) const STALE_MS: i64 = 30_000;
@@ -53,6 +53,13 @@ impl Jobs {
             }
             None => (0, 0),
         };
+        if rule.limit.per_ms.is_some() {
+            // No run has it, so nothing else would free it.
+            for (slot, row) in rows.iter_mut().filter(|(_, row)| row.damaged) {
+                *row = Slot::free(free_ms);
+                tx.set(&self.keys().slot(ty, limit, *slot), &row.encode());
+            }
+        }
         let mut moved = 0;
         // A shorter period frees earlier what an earlier one has booked; without a period, nothing is booked.
         for (slot, row) in rows.iter_mut().filter(|(_, row)| row.free_ms > latest_ms) {
@@ -74,14 +81,19 @@ impl Jobs {
             tx.set(&self.keys().slot(ty, limit, *slot), &row.encode());
         }
         if rule.limit.per_ms.is_some() {
-            // Runs from before it was a rate.
-            let runs = rows.iter().filter(|(_, row)| row.free_ms == 0);
-            for (slot, row) in runs {
-                if moved == GRANTS {
-                    break;
-                }
-                let slot = (limit.clone(), *slot);
-                let moves = self.go_on_without(&mut effects, tx, ty, slot, row).await?;
+            // Runs from before it was a rate. Some have the time of a start that was booked; a later time is still to come.
+            let begun = rows.iter().filter(|(_, row)| row.free_ms <= op.now_ms);
+            let begun = begun.filter_map(|(slot, row)| Some((*slot, row.id.as_ref()?)));
+            let running = read_all(begun.map(|(slot, id)| async move {
+                let header = tx.snapshot().get(&self.keys().job(ty, id)).await?;
+                let header = header.and_then(|header| Header::decode(header).ok());
+                let runs = header.is_some_and(|header| header.lock().is_some());
+                Ok::<_, Error>(runs.then_some((slot, id)))
+            }));
+            let running = running.await?.into_iter().flatten();
+            for (slot, id) in running.take(GRANTS - moved) {
+                let slot = (limit.clone(), slot);
+                let moves = self.go_on_without(&mut effects, tx, ty, slot, id).await?;
                 moved += usize::from(moves);
             }
         }
@@ -133,18 +145,15 @@ impl Jobs {
         Ok(true)
     }
 
-    /// A job that runs loses a slot. False if it does not run.
+    /// Takes a slot from a running job. False if the job is not running.
     async fn go_on_without(
         &self,
         effects: &mut Effects<'_>,
         tx: &Transaction,
         ty: &JobType,
         slot: Taken,
-        row: &Slot,
+        id: &JobId,
     ) -> Result<bool> {
-        let Some(id) = &row.id else {
-            return Ok(false);
-        };
         let Ok(mut header) = self.try_header(tx, ty, id).await? else {
             return Ok(false);
         };

@@ -96,10 +96,15 @@ async fn a_slot_that_cannot_be_decoded_is_in_use_until_its_run_ends() {
             let set = world.jobs.set_limit(&world.ty, &name, Some(limit)).await;
             set.unwrap();
         }
-        assert_eq!(ids(&world.claim_some().await)[0], "d");
+        let started = ids(&world.claim_some().await);
+        assert!(started.contains(&"d".to_owned()));
+        // Under a rate, the slot of b is free, because its run does not count.
+        let is_rate = limit.per_ms.is_some();
+        assert_eq!(started.contains(&"c".to_owned()), is_rate);
         let problems = world.problems().await;
         let known = "slot 0 of limit k cannot be decoded";
-        assert!(problems.iter().any(|problem| problem.starts_with(known)));
+        let reported = problems.iter().any(|problem| problem.starts_with(known));
+        assert_eq!(reported, !is_rate);
         for run in &runs {
             let _held = world.jobs.finish(&run.job, Finish::done()).await.unwrap();
         }
@@ -108,6 +113,25 @@ async fn a_slot_that_cannot_be_decoded_is_in_use_until_its_run_ends() {
         assert_eq!(last.unwrap().state, State::Running);
         world.check().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_of_a_rate_that_cannot_be_decoded_is_free_after_a_period() {
+    let world = World::new().await;
+    world.set("k", Limit::per(1, 10_000)).await;
+    world.add("a", key("k")).await;
+    let run = world.claim().await.remove(0);
+    world.finish(&run, Finish::done()).await;
+    let slot = world.jobs.keys().slot(&world.ty, b"k", 0);
+    world.write(slot, GARBAGE).await;
+    let add = Add::new(job_id("b"), "data").key(limit_name("k"));
+    world.jobs.add(&world.ty, add).await.unwrap();
+    assert!(world.claim_some().await.is_empty());
+    let served = world.jobs.serve_limit(&world.ty, &limit_name("k")).await;
+    served.unwrap();
+    assert!(world.claim().await.is_empty());
+    tokio::time::advance(std::time::Duration::from_secs(11)).await;
+    assert_eq!(ids(&world.claim().await), ["b"]);
 }
 
 #[tokio::test(start_paused = true)]

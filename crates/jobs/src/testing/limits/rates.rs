@@ -109,6 +109,25 @@ async fn runs_from_before_a_limit_became_a_rate_do_not_count() {
     }
 }
 
+/// Also if their slots were given to them for a time at which another limit let them start.
+#[tokio::test(start_paused = true)]
+async fn runs_that_were_booked_before_a_limit_became_a_rate_do_not_count() {
+    let world = World::new().await;
+    world.set("pool", Limit::per(1, 10_000)).await;
+    world.add("first", pool("pool")).await;
+    assert_eq!(ids(&world.claim().await), ["first"]);
+    world
+        .add("second", |add| pool("pool")(key("key")(add)))
+        .await;
+    assert_eq!(ids(&world.claim().await), [""; 0]);
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let second = world.claim().await.remove(0);
+    world.set("key", Limit::per(1, 1_000)).await;
+    world.add("third", key("key")).await;
+    assert_eq!(ids(&world.claim().await), ["third"]);
+    world.finish(&second, Finish::done()).await;
+}
+
 /// Neither does one whose other limit is a rate, in which it has a slot that was free.
 #[tokio::test(start_paused = true)]
 async fn no_job_waits_for_a_rate_that_is_none_any_more() {
