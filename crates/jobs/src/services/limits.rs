@@ -1,8 +1,8 @@
 //! Gives free slots of limits to jobs that wait for them, forgets that limits were higher, clears rows of limits and tenants
-//! that say nothing any more, and frees slots that no job has.
+//! that are obsolete, and frees slots that no job has.
 //!
-//! The transaction that frees a slot gives it to a waiting job at once. Only a node that dies while it raises a limit leaves
-//! both: free slots and jobs that wait.
+//! The transaction that frees a slot gives it to a waiting job at once. Free slots and jobs that wait are left only by a node
+//! that dies while it raises a limit, and where waiting jobs cannot be decoded.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) struct Waiting<'a> {
     orphans_at: Instant,
 }
 
-/// How far a round is that looks at all rows.
+/// Progress of a round over all rows.
 #[derive(Debug, Default)]
 struct Round {
     relaxed: bool,

@@ -422,8 +422,10 @@ impl Jobs {
         if self.planted().is(Bug::LastWaiterFirst) {
             choice = GRANTS;
         }
+        let mut damaged = 0;
         loop {
-            let mut waiting = self.waiting_behind(tx, ty, &slot.0, choice).await?;
+            let (known, mut waiting) =
+                (damaged, self.waiting_behind(tx, ty, &slot.0, choice).await?);
             if waiting.is_empty() {
                 tx.clear(&self.keys().waited(ty, &slot.0));
                 effects.limits.unwaited(ty, &slot.0);
@@ -436,15 +438,15 @@ impl Jobs {
             if self.planted().is(Bug::LastWaiterFirst) {
                 waiting.sort_by_key(|waiter| std::cmp::Reverse(waiter.id.clone()));
             }
-            let mut damaged = false;
             for waiter in waiting {
                 match (self.grant(effects, tx, ty, &waiter, slot.clone(), free_ms)).await? {
                     Granted::Yes => return Ok(true),
                     Granted::No => {}
-                    Granted::Damaged => damaged = true,
+                    Granted::Damaged => damaged += 1,
                 }
             }
-            if !damaged {
+            // Those behind many undecodable ones are served by maintenance.
+            if damaged == known || damaged >= WAITING {
                 return Ok(false);
             }
         }

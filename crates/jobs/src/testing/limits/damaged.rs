@@ -77,6 +77,31 @@ async fn a_waiting_job_that_cannot_be_decoded_blocks_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_end_of_a_run_passes_over_few_jobs_that_cannot_be_decoded() {
+    let world = World::new().await;
+    let damaged = (0..300).map(|n| format!("b-{n}"));
+    let damaged: Vec<_> = damaged.collect();
+    world.add("a", key("k")).await;
+    let run = world.claim().await.remove(0);
+    let add = |id: &str| Add::new(job_id(id), "data").key(limit_name("k"));
+    for id in &damaged {
+        world.jobs.add(&world.ty, add(id)).await.unwrap();
+    }
+    assert!(world.claim_some().await.is_empty());
+    world.add("c", key("k")).await;
+    assert!(world.claim_some().await.is_empty());
+    for id in &damaged {
+        world.damage_job(id).await;
+    }
+    let _held = world.jobs.finish(&run.job, Finish::done()).await.unwrap();
+    let quarantined = world.jobs.quarantined(&world.ty).await.unwrap().len();
+    assert!((1..50).contains(&quarantined), "{quarantined}");
+    let served = world.jobs.serve_limit(&world.ty, &limit_name("k")).await;
+    served.unwrap();
+    assert_eq!(ids(&world.claim_some().await), ["c"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slot_that_cannot_be_decoded_is_in_use_until_its_run_ends() {
     for limit in [Limit::at_once(1), Limit::at_once(2), Limit::per(2, 10_000)] {
         let world = World::new().await;
