@@ -21,8 +21,8 @@ pub(super) fn hold(
         Place::Ready(order) | Place::Waiting(_, order) => order,
         _ => cx.order,
     };
-    if matches!(wait, Wait::For(_)) && new.place == Place::Timed && !new.taken().is_empty() {
-        // It was given a slot for this time.
+    if new.place == Place::Timed && !new.taken().is_empty() {
+        // Its due time was that of a booked start.
         new.due_ms = new.due_ms.min(cx.now_ms);
     }
     new.take(taken);
@@ -85,7 +85,7 @@ impl Header {
         }
     }
 
-    /// If it waits in an earlier class than before, the next claim looks for jobs of later classes that have its slot.
+    /// A waiting job whose class rises is ready again, so that the next claim takes the slot from a job of a later class.
     pub(super) fn rise_from(&mut self, before: Class) {
         if let Place::Waiting(_, order) = self.place
             && self.class() < before
