@@ -142,12 +142,12 @@ impl Jobs {
         if !damaged && known == limit.is_some() && limit.is_none_or(|limit| limit == old.limit) {
             return Ok(false);
         }
-        if !known && rules.set().count() >= SETTINGS_MAX {
+        if limit.is_some() && !known && rules.set().count() >= SETTINGS_MAX {
             return Err(Error::Invalid(
                 "a type has at most 1,000 limits with a setting: set one for a group, as in GROUP|NAME",
             ));
         }
-        // It may have been any limit.
+        // Nobody knows how high it was.
         let end = if damaged { LIMIT_SLOTS_MAX } else { old.end() };
         let rule = match limit {
             Some(limit) => Some(Rule::new(limit, end)),
@@ -171,7 +171,7 @@ impl Jobs {
 
     /// Makes transactions that have read the settings start over.
     fn change_limits(&self, tx: &Transaction, ty: &JobType, op: &Op) {
-        // A try that is committed after another makes other changes.
+        // Each attempt may write other settings, and an earlier one may be committed.
         let version = op.id(tx.attempt() as usize).to_be_bytes();
         tx.set(&self.keys().limits_version(ty), &version);
     }
