@@ -89,7 +89,7 @@ fn tell(ty: &JobType, counts: &Counts, backlog: &Backlog, now_ms: i64) {
     gauge!(OLDEST_DUE, "type" => ty()).set(oldest.as_secs_f64());
 }
 
-/// Resets the gauges of a type that this node no longer observes: across nodes, the largest counts.
+/// Resets the gauges of a type that this node no longer observes: queries take the maximum over the nodes.
 pub(crate) fn not_observed(ty: &JobType) {
     for state in ["pending", "running", "finished", "dead"] {
         gauge!(JOBS, "type" => ty.to_string(), "state" => state).set(0.0);

@@ -240,28 +240,25 @@ pub(crate) struct Slot {
 impl Slot {
     /// In use by this job.
     pub(crate) fn of(id: JobId, free_ms: i64) -> Self {
-        let (id, damaged) = (Some(id), false);
         Self {
-            id,
+            id: Some(id),
             free_ms,
-            damaged,
+            damaged: false,
         }
     }
 
     /// Free from this time on.
     pub(crate) fn free(free_ms: i64) -> Self {
-        let (id, damaged) = (None, false);
         Self {
-            id,
+            id: None,
             free_ms,
-            damaged,
+            damaged: false,
         }
     }
 
     pub(crate) fn damaged() -> Self {
-        let damaged = true;
         Self {
-            damaged,
+            damaged: true,
             ..Self::free(0)
         }
     }

@@ -337,9 +337,7 @@ impl Seen {
             ..Self::default()
         }
     }
-}
 
-impl Seen {
     /// A problem, if a row could not be decoded.
     fn undecodable<T>(key: &[u8], decoded: Result<T>) -> Self {
         decoded.err().map_or_else(Self::default, |error| {

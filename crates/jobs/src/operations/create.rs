@@ -36,10 +36,10 @@ pub struct Add {
     pub class: Class,
     /// Whose job it is: if its type [shares](crate::Sharing) among tenants, it runs in the turn of this one.
     pub tenant: Option<Tenant>,
-    /// A limit on jobs that use the same resource, such as one target: it waits while too many of them run. The key of one
-    /// job must not be the pool of another: each of two jobs could wait for ever for what the other has.
+    /// A limit on jobs that use the same resource, such as one target: it waits while too many of them run. No name may be
+    /// the key of one job and the pool of another: two such jobs could deadlock.
     pub key: Option<LimitName>,
-    /// A second limit, on all jobs of a kind. No job may have it as its key.
+    /// A second limit, on all jobs of a kind. The name must not be the key of any job.
     pub pool: Option<LimitName>,
 }
 
@@ -124,14 +124,14 @@ impl Add {
         Self { tenant, ..self }
     }
 
-    /// The same job, with a limit on jobs that use the same resource, which is the [pool](Self::pool) of no job.
+    /// The same job, with a limit on jobs that use the same resource. The name must not be the [pool](Self::pool) of any job.
     #[must_use]
     pub fn key(self, key: LimitName) -> Self {
         let key = Some(key);
         Self { key, ..self }
     }
 
-    /// The same job, with a limit on jobs of its kind, which is the [key](Self::key) of no job.
+    /// The same job, with a limit on jobs of its kind. The name must not be the [key](Self::key) of any job.
     #[must_use]
     pub fn pool(self, pool: LimitName) -> Self {
         let pool = Some(pool);

@@ -110,7 +110,7 @@ impl Jobs {
         let has_lanes = due.split_off(without).pop().is_some();
         let has_lanes = has_lanes || timed.last().is_some_and(|job| job.lane().is_some());
         let all_after = timed.len() < timed_window;
-        // Of a lane with jobs not all are read.
+        // Lanes are read only in part.
         let mut more = has_lanes || due.len() == window;
         let mut timed = self.scheduled(search, timed);
         let mut lanes = Groups::default();

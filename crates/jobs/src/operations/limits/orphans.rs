@@ -8,7 +8,7 @@ use super::contended::{Free, Freed};
 use crate::model::header::Header;
 use crate::model::keys::Keys;
 use crate::model::limits::Slot;
-use crate::{Error, JobType, Jobs, Op, Result};
+use crate::{JobType, Jobs, Op, Result};
 
 /// Slots that one transaction looks at.
 const ROWS: usize = 200;
@@ -79,6 +79,6 @@ impl Jobs {
         tx.add_read_conflict_range(KeyRange::key(&row.key));
         tracing::warn!(job.ty = %ty, job.id = %id, limit = %slot.0.escape_ascii(), slot = slot.1, "freed a slot that its job does not have");
         let (ty, free) = (ty.clone(), Free::AsStored);
-        Ok::<_, Error>(Some(Freed { ty, slot, free }))
+        Ok(Some(Freed { ty, slot, free }))
     }
 }

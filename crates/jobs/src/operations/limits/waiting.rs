@@ -24,7 +24,7 @@ pub(super) struct Waiter {
 pub(super) enum Granted {
     Yes,
     No,
-    /// It is in quarantine now, and others wait behind it.
+    /// It could not be decoded and is now in quarantine; the slot is still free.
     Damaged,
 }
 

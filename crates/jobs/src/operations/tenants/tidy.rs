@@ -190,7 +190,7 @@ impl Jobs {
         let served = self.last_vtime(tx, ty).await?;
         let floors = Class::ALL.map(|class| self.floor(tx, ty, class));
         let floors = try_join_all(floors).await?;
-        // So far behind whichever of them it may return to.
+        // Forgotten only if it is far behind in every class that it may return to.
         let least = floors.into_iter().fold(served, i64::min);
         let (mut latest, mut cold) = (served, Vec::new());
         for row in &rows {

@@ -1,4 +1,4 @@
-//! Calls of which the store cannot tell whether they were committed.
+//! Calls with an unknown outcome.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn a_start_of_a_rate_is_taken_again_once() {
     assert!(jobs.retake_limits(&run.job).await.is_err());
 }
 
-/// A process that has read the settings in between knows that they are others again.
+/// A process that has read the settings in between notices that they have changed again.
 #[tokio::test(start_paused = true)]
 async fn settings_of_another_try_have_another_version() {
     let world = World::new().await;
