@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use e2e::Start;
-use peer::{Options, Peer};
+use peer::{Fault, Faults, On, Options, Peer};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -184,12 +184,50 @@ async fn a_comparison_ends_although_documents_are_written() {
             pair.send(Method::PUT, &url, &json!({})).await;
         }
     };
+    // There is a difference, however long the command takes to start.
+    let url = format!("{}/first", pair.source);
+    pair.send(Method::PUT, &url, &json!({})).await;
     let verify = pair.differences(&["--settle-sec", "1"]);
     let verify = tokio::time::timeout(Duration::from_secs(30), verify);
     tokio::select! {
         compared = verify => assert_eq!(compared.unwrap().0, Some(1)),
         () = write => {}
     }
+}
+
+/// It reads to the end where a server does not count all documents, and says so where it does not.
+#[tokio::test]
+async fn a_comparison_does_not_end_early_in_silence() {
+    let peer = Peer::start(Options::default()).await.unwrap();
+    let pair = Pair::new(&peer.url(), &peer.url()).await;
+    let docs: Vec<Value> = (0..10_500)
+        .map(|number| json!({"_id": format!("{number}"), "_rev": "1-a", "_deleted": true}))
+        .collect();
+    for database in [&pair.source, &pair.target] {
+        pair.force(database, json!(docs)).await;
+    }
+    let last = json!([{"_id": "last", "_rev": "1-a"}]);
+    pair.force(&pair.source, last).await;
+    let count = |counts: Value| {
+        let mut info = json!({"db_name": "a", "update_seq": 0, "instance_start_time": "0"});
+        let info = info.as_object_mut().unwrap();
+        info.extend(counts.as_object().unwrap().clone());
+        let answer = Fault::Answer {
+            status: 200,
+            headers: vec![("Content-Type".to_owned(), "application/json".to_owned())],
+            body: json!(info).to_string(),
+        };
+        let path = format!("{}/", pair.source.strip_prefix(&peer.url()).unwrap());
+        peer.set_faults(Faults::script([(On::get(&path), answer)]));
+    };
+    count(json!({"doc_count": 1}));
+    let found = vec![json!({"difference": "missing_at_target", "id": "last"})];
+    let arguments = ["--no-attachments"];
+    assert_eq!(pair.differences(&arguments).await, (Some(1), found));
+    count(json!({"doc_count": 0, "doc_del_count": 0}));
+    let (code, out, error) = pair.run("verify", &arguments).await;
+    assert_eq!((code, out.as_str()), (Some(3), ""), "{error}");
+    assert!(error.contains("SOURCE grows"), "{error}");
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ struct State {
     since: Option<Value>,
     documents: u64,
     differences: u64,
-    /// Changes that were read of this side.
+    /// Changes that were read of this side. Files of earlier versions lack it.
     #[serde(default)]
     read: u64,
 }
@@ -112,14 +112,14 @@ pub(super) fn counted(number: u64, thing: &str) -> String {
 
 async fn open(command: &Command) -> anyhow::Result<Pair> {
     let network = command.trust.network()?;
-    let open = async |name: &str, url: &str| -> anyhow::Result<(Database, u64)> {
+    let open = async |name: &str, url: &str| -> anyhow::Result<(Database, Option<u64>)> {
         let endpoint = Endpoint::from_url(url).with_context(|| format!("{name} cannot be used"))?;
         let shown = format!("cannot read {name} {}", endpoint.url_text());
         let database = network.database(endpoint, RequestOptions::default()).await;
         let database = database.with_context(|| shown.clone())?;
         let info = database.info().await.context(shown)?;
-        let counts = [info.doc_count, info.doc_del_count];
-        Ok((database, counts.into_iter().flatten().sum()))
+        let counts = info.doc_count.zip(info.doc_del_count);
+        Ok((database, counts.map(|(live, deleted)| live + deleted)))
     };
     let (source, in_source) = open("SOURCE", &command.source).await?;
     let (target, in_target) = open("TARGET", &command.target).await?;
@@ -148,6 +148,11 @@ impl Command {
             state.read += page.documents;
             let is_last = state.reversed;
             let is_read = pair.is_read(is_last, &page, state.read);
+            let has_grown = !is_read && pair.has_grown(is_last, state.read);
+            if has_grown {
+                // The next run counts from here.
+                state.read = 0;
+            }
             if !is_last {
                 state.documents += page.documents;
             }
@@ -157,6 +162,12 @@ impl Command {
             }
             if let Some(file) = self.state.as_ref().filter(|_| page.documents > 0) {
                 state.save(file)?;
+            }
+            if has_grown {
+                let side = if is_last { "TARGET" } else { "SOURCE" };
+                bail!(
+                    "{side} grows while it is read, and has more than twice the documents that it had"
+                );
             }
             if let Some(bar) = &bar {
                 let documents = output::number(state.documents);

@@ -67,8 +67,8 @@ type Attached = BTreeMap<usize, Option<BTreeMap<String, Stub>>>;
 pub(super) struct Pair {
     /// The source, and the target.
     pub(super) sides: [Database; 2],
-    /// How many documents they had at the start, deleted ones included.
-    pub(super) documents: [u64; 2],
+    /// How many documents they had at the start, deleted ones included. Not all servers count these.
+    pub(super) documents: [Option<u64>; 2],
     pub(super) attachments: bool,
     /// How long a document that differs has to become the same.
     pub(super) settle: Duration,
@@ -108,10 +108,14 @@ impl Pair {
     /// has changes: it is enough to have read those of the start. They come first, but for shards, which are not read at
     /// the same speed.
     pub(super) fn is_read(&self, reversed: bool, page: &Page, read: u64) -> bool {
+        let documents = self.documents[usize::from(reversed)].unwrap_or(0);
+        page.documents == 0 || (page.documents < PAGE && read >= documents)
+    }
+
+    /// Whether a side has so many more documents than at the start that it may be written to faster than it is read.
+    pub(super) fn has_grown(&self, reversed: bool, read: u64) -> bool {
         let documents = self.documents[usize::from(reversed)];
-        page.documents == 0
-            || (page.documents < PAGE && read >= documents)
-            || read >= 2 * documents + 10 * PAGE
+        documents.is_some_and(|documents| read >= 2 * documents + 10 * PAGE)
     }
 
     /// The next changes of one side, and where they end.
