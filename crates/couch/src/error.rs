@@ -95,7 +95,7 @@ impl Error {
             || matches!(self, Self::BadAnswer { .. } | Self::Auth { .. })
     }
 
-    /// Whether a database is not there: in CouchDB's words, since something between may answer 404 as well.
+    /// Whether the database does not exist. Only CouchDB's own `not_found` counts: a proxy may answer 404, too.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::NotFound(answer) if answer.error.as_deref() == Some("not_found"))
     }

@@ -86,7 +86,7 @@ impl Turns {
 
 impl Turn {
     /// Where the claim may begin to look for turns. Before are those that were removed, which the store may still have to
-    /// pass. A tenant that returns comes later, unless it is equal to the first: then a claim that looks at all turns finds it.
+    /// pass. A tenant that returns seldom comes before it; then a claim that looks at all turns finds it.
     pub(crate) fn first(&self) -> Option<&(Class, Bytes)> {
         (self.first.as_ref()).filter(|_| !self.claims.is_multiple_of(LOOKS_AT_ALL))
     }

@@ -287,8 +287,8 @@ impl Work<'_> {
         }
     }
 
-    /// Lets others have its target and its server while it only listens, even if they need not wait for these at present:
-    /// the settings may change meanwhile.
+    /// Lets others have its target and its server while it only listens, even if no limit applies now: the settings may
+    /// change.
     async fn release_limits(&self) {
         let replications = &self.runner.replications;
         if self.accepted.limits == Limits::default() {
