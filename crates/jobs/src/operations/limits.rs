@@ -147,7 +147,7 @@ impl Jobs {
                 "a type has at most 1,000 limits with a setting: set one for a group, as in GROUP|NAME",
             ));
         }
-        // Nobody knows how high it was.
+        // A damaged setting may have been as high as any.
         let end = if damaged { LIMIT_SLOTS_MAX } else { old.end() };
         let rule = match limit {
             Some(limit) => Some(Rule::new(limit, end)),

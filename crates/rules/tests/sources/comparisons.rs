@@ -1,4 +1,4 @@
-//! Comparisons of sequences: when they take place, and what of their finds a feed has missed.
+//! When a node compares the sequences of databases, and which of the differences count as missed by the feed.
 
 use peer::{Fault, Faults, On, SeqForm};
 use rules::source::{FeedKind, SourceOptions};

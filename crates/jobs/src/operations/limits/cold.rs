@@ -5,6 +5,7 @@ use bytes::Bytes;
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use super::slots::slot_in;
+use super::walk::page;
 use crate::model::keys::{Keys, WAITED};
 use crate::{JobType, Jobs, Result};
 
@@ -36,12 +37,7 @@ impl Jobs {
         now_ms: i64,
     ) -> Result<Option<Bytes>> {
         let all = self.keys().all_slots(ty);
-        let begin = from.unwrap_or(&all.begin).clone();
-        let range = KeyRange::new(begin, all.end.clone());
-        let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(ROWS));
-        let rows = rows.collect().await?;
-        let last = rows.last().filter(|_| rows.len() == ROWS);
-        let next = last.map(|row| Bytes::from([&*row.key, &[0]].concat()));
+        let (rows, next) = page(tx, &all, from, ROWS).await?;
         for row in rows {
             let Ok((limit, n)) = Keys::slot_of(&all, &row.key) else {
                 continue;

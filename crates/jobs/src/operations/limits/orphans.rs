@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
+use store::{Call, KeyRange, KeyValue, Transaction};
 
 use super::contended::{Free, Freed};
+use super::walk::page;
 use crate::model::header::Header;
 use crate::model::keys::Keys;
 use crate::model::limits::Slot;
@@ -36,12 +37,7 @@ impl Jobs {
         from: Option<&Bytes>,
     ) -> Result<Option<Bytes>> {
         let all = &self.keys().all_slots(ty);
-        let begin = from.unwrap_or(&all.begin).clone();
-        let range = KeyRange::new(begin, all.end.clone());
-        let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(ROWS));
-        let rows = rows.collect().await?;
-        let last = rows.last().filter(|_| rows.len() == ROWS);
-        let next = last.map(|row| Bytes::from([&*row.key, &[0]].concat()));
+        let (rows, next) = page(tx, all, from, ROWS).await?;
         let looked = rows.into_iter().map(|row| self.orphan(tx, ty, all, row));
         let orphans: Vec<Freed> = (try_join_all(looked).await?.into_iter().flatten()).collect();
         if !orphans.is_empty() {

@@ -10,6 +10,7 @@ use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use super::UNIT;
 use crate::model::keys::{InClass, Keys, vtime_in};
+use crate::operations::limits::walk::page;
 use crate::testing::planted::Bug;
 use crate::{Class, JobType, Jobs, Result, Sharing, TypeConfig, telemetry};
 
@@ -176,14 +177,10 @@ impl Jobs {
         from: Option<&Bytes>,
     ) -> Result<Option<Bytes>> {
         let all = self.keys().vtimes(ty);
-        let range = KeyRange::new(from.unwrap_or(&all.begin).clone(), all.end.clone());
-        let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(ROWS));
-        let rows = rows.collect().await?;
+        let (rows, next) = page(tx, &all, from, ROWS).await?;
         if rows.is_empty() {
             return Ok(None);
         }
-        let last = rows.last().filter(|_| rows.len() == ROWS);
-        let next = last.map(|row| Bytes::from([&*row.key, &[0]].concat()));
         let turn = (tx.snapshot()).get_range(self.keys().turns(ty, None), RangeOptions::limit(1));
         let idle = turn.collect().await?.is_empty();
         self.find_turns(tx, ty, idle).await?;

@@ -275,7 +275,7 @@ async fn a_watcher_follows_the_rules() {
     running.await.unwrap();
 }
 
-/// A source's follower waits for the next look at its databases anew whenever the watcher tells of a change.
+/// Whenever the watcher reports a change, each follower of a source starts its wait for the next look again.
 #[tokio::test]
 async fn a_watcher_tells_only_of_changes() {
     let (rules, db) = memory().await;
