@@ -17,10 +17,10 @@ const PROGRESS_PAGES_MAX = 5;
 const TYPES = ["replicator", "on_change"];
 
 export function rules(parameters) {
-  const view = use("t-rules"), known = new Map();
+  const view = use("t-rules"), known = new Map(), read = new Map();
   view.calls.value = parameters.get("state") ?? "";
   const rulePoll = poll(POLL_MS, async (signal) => {
-    const { rules: all, isComplete } = await listed(known, signal);
+    const { rules: all, isComplete } = await listed(read, known, signal);
     view.incomplete.hidden = isComplete;
     put(view.total, number(all.length));
     keyed(view.rules, all, ({ db, doc }) => `${db}/${doc._id}`, () => ruleRow(() => rulePoll.now()));
@@ -40,13 +40,11 @@ export function rules(parameters) {
 }
 
 // The rules of all databases, with the runs of their replications, and how far those are that call.
-async function listed(known, signal) {
+async function listed(read, known, signal) {
   const names = await request("_all_dbs", { signal });
   const all = [];
   for (const db of names.filter((name) => name === "spiegel" || /(^|\/)_rules$/.test(name))) {
-    // These databases may have very many other documents, such as remotes.
-    const asked = { selector: { type: { $in: TYPES } }, limit: RULES_MAX + 1 - all.length };
-    const { docs } = await request(`${path(db)}/_find`, { method: "POST", json: asked, signal });
+    const docs = await rulesIn(db, read, signal);
     all.push(...docs.map((doc) => ({ db, doc })));
     if (all.length > RULES_MAX) break;
   }
@@ -60,6 +58,17 @@ async function listed(known, signal) {
     rule.calls = await callsOf(rule, known, signal);
   }
   return { rules: all, isComplete };
+}
+
+// The first rules of a database. It may have very many other documents, such as remotes, so it is read only after a change.
+async function rulesIn(db, read, signal) {
+  const { update_seq: seq } = await request(path(db), { signal });
+  const before = read.get(db);
+  if (before?.seq === seq) return before.docs;
+  const asked = { selector: { type: { $in: TYPES } }, limit: RULES_MAX + 1 };
+  const { docs } = await request(`${path(db)}/_find`, { method: "POST", json: asked, signal });
+  read.set(db, { seq, docs });
+  return docs;
 }
 
 // How far a rule is in the first databases it has looked at: their number, the last run, and the one that fails most.
