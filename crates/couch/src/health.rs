@@ -2,10 +2,11 @@
 //!
 //! When a request fails, its server is asked for `/`, without credentials, until it responds: only when
 //! it does not respond several times in a row is it unreachable. A slow or failing database alone does not make it so.
+//! A server that nothing uses any more is forgotten, so that a mistyped host name does not stay unreachable.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -19,8 +20,10 @@ use crate::{USER_AGENT, metrics, types::millis};
 
 /// A server is unreachable after so many probes in a row without a response.
 const PROBES: u32 = 2;
-/// A server that nothing was sent to for so long is not probed any more.
-const UNUSED_MAX: Duration = Duration::from_hours(1);
+/// How long a server may be needed although nothing uses it.
+const NEEDED_MAX: Duration = Duration::from_hours(1);
+/// So many servers are known before unused ones are looked for.
+const TIDY_MIN: usize = 100;
 
 /// When doubtful servers are probed.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +32,8 @@ pub struct ProbeTimes {
     pub pause: Duration,
     /// For the response to one.
     pub timeout: Duration,
+    /// How long they are probed after their last use.
+    pub linger: Duration,
 }
 
 impl Default for ProbeTimes {
@@ -37,30 +42,64 @@ impl Default for ProbeTimes {
         Self {
             pause: Duration::from_secs(3),
             timeout: Duration::from_secs(5),
+            linger: Duration::from_mins(2),
         }
     }
 }
 
-/// The servers of a node, by origin.
+/// The servers of a node.
 #[derive(Default)]
-pub(crate) struct Servers(Mutex<HashMap<Arc<str>, Arc<Watched>>>);
+pub(crate) struct Servers(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    by_origin: HashMap<Arc<str>, Arc<Watched>>,
+    /// How many were left when unused ones were last looked for.
+    tidied: usize,
+}
 
 impl Servers {
     pub(crate) fn get(&self, origin: &str) -> Arc<Watched> {
-        let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = servers.get(origin) {
+        let mut known = self.known();
+        if let Some(found) = known.by_origin.get(origin) {
             return Arc::clone(found);
+        }
+        if known.by_origin.len() >= TIDY_MIN.max(2 * known.tidied) {
+            known.by_origin.retain(|_, watched| {
+                let is_used = watched.is_used(1);
+                if !is_used {
+                    metrics::endpoint_up(&watched.server, f64::NAN);
+                }
+                is_used
+            });
+            known.tidied = known.by_origin.len();
         }
         let server: Arc<str> = origin.into();
         let watched = Arc::new(Watched {
             server: Arc::clone(&server),
             down: watch::Sender::new(None),
             doubted: AtomicBool::new(false),
-            used: Mutex::new(Instant::now()),
+            needed_until: Mutex::new(Instant::now()),
         });
         metrics::endpoint_up(origin, 1.0);
-        servers.insert(server, Arc::clone(&watched));
+        known.by_origin.insert(server, Arc::clone(&watched));
         watched
+    }
+
+    /// Forgets a server that only its caller uses; false if there are others.
+    fn forget(&self, watched: &Arc<Watched>) -> bool {
+        let mut known = self.known();
+        if watched.is_used(2) {
+            return false;
+        }
+        known.by_origin.remove(&watched.server);
+        // Whether it responds is not known.
+        metrics::endpoint_up(&watched.server, f64::NAN);
+        true
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,10 +107,11 @@ pub(crate) struct Watched {
     server: Arc<str>,
     down: watch::Sender<Option<Arc<str>>>,
     doubted: AtomicBool,
-    used: Mutex<Instant>,
+    /// Until when it is probed even if nothing uses it.
+    needed_until: Mutex<Instant>,
 }
 
-/// Tells whether a server responds.
+/// Tells whether a server responds. A server with one is in use: it is probed until it responds.
 #[derive(Clone, Debug)]
 pub struct Reachability {
     server: Arc<str>,
@@ -106,13 +146,36 @@ impl Watched {
     }
 
     /// Records a failed request; true if the caller must [`observe`](Self::observe) the server from now on.
-    pub(crate) fn doubt(&self) -> bool {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    pub(crate) fn doubt(&self, times: ProbeTimes) -> bool {
+        self.need_for(times.linger);
         !self.doubted.swap(true, Ordering::Relaxed)
     }
 
-    /// Probes the server until it responds.
-    pub(crate) async fn observe(&self, profile: Arc<Profile>, times: ProbeTimes) {
+    /// Has the server probed for a while even if nothing uses it.
+    pub(crate) fn need_for(&self, pause: Duration) {
+        let until = Instant::now() + pause.min(NEEDED_MAX);
+        let mut needed_until = self.needed_until();
+        *needed_until = until.max(*needed_until);
+    }
+
+    fn needed_until(&self) -> MutexGuard<'_, Instant> {
+        self.needed_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anything else than these references uses it. If not, that stays so while [`Servers`] is locked.
+    fn is_used(self: &Arc<Self>, references: usize) -> bool {
+        self.down.receiver_count() > 0 || Arc::strong_count(self) > references
+    }
+
+    /// Probes the server until it responds, or has not been used for a while.
+    pub(crate) async fn observe(
+        self: Arc<Self>,
+        servers: Arc<Servers>,
+        profile: Arc<Profile>,
+        times: ProbeTimes,
+    ) {
         let mut missed = 0;
         loop {
             sleep(times.pause).await;
@@ -125,12 +188,9 @@ impl Watched {
                     }
                 }
             }
-            let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-            if used.elapsed() > UNUSED_MAX {
-                self.down.send_replace(None);
-                // Whether it responds is not known.
-                metrics::endpoint_up(&self.server, f64::NAN);
-                self.doubted.store(false, Ordering::Relaxed);
+            if self.down.receiver_count() > 0 {
+                self.need_for(times.linger);
+            } else if *self.needed_until() < Instant::now() && servers.forget(&self) {
                 return;
             }
         }

@@ -40,7 +40,7 @@ struct Shared {
     dialer: Arc<Dialer>,
     tasks: Tasks,
     limiter: Arc<RateLimiter<LimitKey>>,
-    servers: Servers,
+    servers: Arc<Servers>,
     profiles: Cache<ProfileKey, Profile>,
     sessions: Cache<SessionKey, Session>,
     tokens: Cache<TokenKey, TokenSource>,
@@ -92,7 +92,7 @@ impl Network {
             dialer,
             tasks,
             limiter: Arc::new(RateLimiter::new()),
-            servers: Servers::default(),
+            servers: Arc::default(),
             profiles,
             sessions: Cache::default(),
             tokens: Cache::default(),
@@ -140,6 +140,13 @@ impl Network {
         self.watched(endpoint).reachability()
     }
 
+    /// Requests to the server of an endpoint will be repeated after a pause. If it gives no response, it is probed until
+    /// then.
+    pub fn need_server(&self, endpoint: &Endpoint, pause: Duration) {
+        let linger = self.0.options.probes.linger;
+        (self.watched(endpoint)).need_for(pause.saturating_add(linger));
+    }
+
     fn watched(&self, endpoint: &Endpoint) -> Arc<Watched> {
         let origin = endpoint.base().origin().ascii_serialization();
         self.0.servers.get(&origin)
@@ -147,12 +154,12 @@ impl Network {
 
     /// A request to the server of an endpoint got no response.
     pub(crate) fn doubt(&self, endpoint: &Endpoint) {
-        let watched = self.watched(endpoint);
-        if watched.doubt()
+        let (watched, times) = (self.watched(endpoint), self.0.options.probes);
+        if watched.doubt(times)
             && let Ok(profile) = self.own_profile(endpoint)
         {
-            let times = self.0.options.probes;
-            let observing = async move { watched.observe(profile, times).await };
+            let servers = Arc::clone(&self.0.servers);
+            let observing = watched.observe(servers, profile, times);
             hyper::rt::Executor::execute(&self.0.tasks, observing);
         }
     }

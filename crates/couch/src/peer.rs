@@ -21,7 +21,7 @@ use crate::body::BodyReader;
 use crate::endpoint::{DEFAULT_HEADERS, Endpoint, Proxy};
 use crate::error::{Error, Failure, Request};
 use crate::exchange::exchange;
-use crate::health::is_doubtful;
+use crate::health::{Reachability, is_doubtful};
 use crate::limiter::retry_after;
 use crate::net::{Profile, Trouble};
 use crate::network::{LimitKey, Network};
@@ -51,6 +51,8 @@ pub(crate) struct Peer {
     foreign_headers: HeaderMap,
     /// What is redacted in messages.
     secrets: Vec<Secret>,
+    /// Its server is in use for as long as this lives.
+    server: Reachability,
 }
 
 /// A permit for a connection of an endpoint, released when the answer is read or dropped.
@@ -68,6 +70,7 @@ impl Peer {
         endpoint: Endpoint,
         options: RequestOptions,
     ) -> Result<Arc<Self>, Error> {
+        let server = network.reachability(&endpoint);
         let (profile, authenticator) = network.enter(&endpoint).await?;
         let mut base = endpoint.base().clone();
         let query = base
@@ -112,6 +115,7 @@ impl Peer {
             headers,
             foreign_headers,
             secrets,
+            server,
         }))
     }
 
@@ -150,6 +154,7 @@ impl Peer {
             headers: self.headers.clone(),
             foreign_headers: self.foreign_headers.clone(),
             secrets: self.secrets.clone(),
+            server: self.server.clone(),
         }
     }
 

@@ -25,6 +25,9 @@ const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
 ];
 
+/// How the series of servers begin.
+const SERVERS: &str = "davenport_endpoint_up{";
+
 #[derive(Clone)]
 pub struct Collected(PrometheusHandle);
 
@@ -55,7 +58,11 @@ impl Collected {
 
     pub fn render(&self) -> String {
         let _ = process::update();
-        self.0.render()
+        let text = self.0.render();
+        // The exporter forgets no series, so those of servers that are not used any more have no number.
+        let is_gone = |line: &str| line.starts_with(SERVERS) && line.trim_end().ends_with(" NaN");
+        let lines = text.split_inclusive('\n');
+        lines.filter(|line| !is_gone(line)).collect()
     }
 
     /// Aggregates samples periodically until the token is cancelled.
@@ -117,5 +124,23 @@ impl Answer for Scraped {
         let kind = HeaderValue::from_static(kind);
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_are_not_used_have_no_series() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || {
+            gauge!("davenport_endpoint_up", "server" => "http://a").set(f64::NAN);
+            gauge!("davenport_endpoint_up", "server" => "http://b").set(0.0);
+        });
+        let text = Collected(recorder.handle()).render();
+        assert!(!text.contains("http://a"), "{text}");
+        let used = "davenport_endpoint_up{server=\"http://b\"} 0\n";
+        assert!(text.contains(used), "{text}");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use couch::{Endpoint, ProbeTimes, RequestOptions};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use crate::fake::{Fake, Step, impatient, json, network_with};
 
@@ -33,6 +34,7 @@ async fn a_server_that_hangs_is_unreachable_until_it_responds() {
         options.probes = ProbeTimes {
             pause: Duration::from_millis(10),
             timeout: Duration::from_millis(200),
+            ..ProbeTimes::default()
         };
     });
     let endpoint = Endpoint::from_url(&fake.url("/db")).unwrap();
@@ -81,4 +83,86 @@ async fn a_database_that_hangs_does_not_make_its_server_unreachable() {
     db.info().await.unwrap_err();
     was_probed.recv().await.unwrap();
     assert_eq!(server.outage(), None);
+}
+
+fn up(recorder: &PrometheusRecorder, server: &str) -> Option<String> {
+    let text = recorder.handle().render();
+    let series = format!("davenport_endpoint_up{{server=\"{server}\"}} ");
+    let line = text.lines().find_map(|line| line.strip_prefix(&series));
+    line.map(str::to_owned)
+}
+
+#[tokio::test]
+async fn a_server_is_forgotten_once_nothing_uses_it() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let (probed, mut was_probed) = tokio::sync::mpsc::unbounded_channel();
+    let fake = Fake::new(move |_| {
+        probed.send(()).unwrap();
+        vec![Step::Close]
+    });
+    let fake = fake.await;
+    let network = network_with(|options| {
+        options.probes = ProbeTimes {
+            pause: Duration::from_millis(10),
+            timeout: Duration::from_millis(200),
+            linger: Duration::ZERO,
+        };
+    });
+    let endpoint = Endpoint::from_url(&fake.url("/db")).unwrap();
+    let server = fake.url("").trim_end_matches('/').to_owned();
+    let db = network.database(endpoint.clone(), hasty()).await.unwrap();
+    db.info().await.unwrap_err();
+    for _ in 0..10 {
+        was_probed.recv().await.unwrap();
+    }
+    assert_eq!(up(&recorder, &server).unwrap(), "0", "a handle uses it");
+    network.need_server(&endpoint, Duration::from_hours(9));
+    drop(db);
+    for _ in 0..10 {
+        was_probed.recv().await.unwrap();
+    }
+    assert_eq!(
+        up(&recorder, &server).unwrap(),
+        "0",
+        "it will be used again"
+    );
+
+    let endpoint = Endpoint::from_url("http://127.0.0.1:1/db").unwrap();
+    let mut held = network.reachability(&endpoint);
+    let db = network.database(endpoint.clone(), hasty()).await.unwrap();
+    db.info().await.unwrap_err();
+    drop(db);
+    held.changed().await;
+    assert_eq!(up(&recorder, held.server()).unwrap(), "0");
+    let server = held.server().to_owned();
+    drop(held);
+    let forgotten = async {
+        while up(&recorder, &server).unwrap() != "NaN" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), forgotten)
+        .await
+        .unwrap();
+    assert_eq!(network.reachability(&endpoint).outage(), None);
+}
+
+/// Their servers are healthy, or their addresses are refused: nothing probes them.
+#[tokio::test]
+async fn unused_servers_make_room_for_others() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let network = network_with(|_| {});
+    let server = |n: usize| {
+        let url = format!("http://host{n}.invalid/db");
+        network.reachability(&Endpoint::from_url(&url).unwrap())
+    };
+    let used = server(0);
+    for n in 1..=100 {
+        server(n);
+    }
+    assert_eq!(up(&recorder, used.server()).unwrap(), "1");
+    assert_eq!(up(&recorder, "http://host1.invalid").unwrap(), "NaN");
+    assert_eq!(up(&recorder, "http://host100.invalid").unwrap(), "1");
 }

@@ -103,11 +103,14 @@ impl Work<'_> {
         let op = jobs.op();
         let random = self.runner.replications.entropy().bits();
         let (data, end, last) = (&data, &end, last.as_deref());
-        let outcome = (jobs.store())
+        let (outcome, due_ms) = (jobs.store())
             .transact("end_run", |tx| async move {
                 self.end_in(&tx, &op, random, data, end, last).await
             })
             .await?;
+        if let (Outcome::Crashed, Some(due_ms)) = (outcome, due_ms) {
+            self.need_servers(data, due_ms.saturating_sub(op.now_ms));
+        }
         if let Some(asleep) = &data.asleep
             && jobs.planted().is(jobs::Bug::WakeWrittenLate)
         {
@@ -152,6 +155,7 @@ impl Work<'_> {
         tracing::warn!(job.id = %id, ended = ?outcome, db, doc.id = doc_id, reason, source, target, "run failed");
     }
 
+    /// Returns when the job runs again, too.
     async fn end_in(
         &self,
         tx: &Transaction,
@@ -160,12 +164,12 @@ impl Work<'_> {
         data: &JobData,
         end: &End,
         last: Option<&Progress>,
-    ) -> Result<Outcome, ServiceError> {
+    ) -> Result<(Outcome, Option<i64>), ServiceError> {
         let replications = &self.runner.replications;
         let (jobs, job) = (&replications.0.jobs, &self.accepted.job);
         if matches!(end, End::Gone) || self.is_forgotten_in(tx, op, data, end).await? {
             replications.drop_job_in(tx, op, &job.id).await?;
-            return Ok(Outcome::Halted);
+            return Ok((Outcome::Halted, None));
         }
         let info = jobs.info_in(tx, &replications.0.ty, &job.id).await?;
         let is_bulk = info.as_ref().is_some_and(|info| info.class == Class::Bulk);
@@ -184,11 +188,11 @@ impl Work<'_> {
             limits: Some(replications.options().limits_of_job(&plan.data)),
             ..plan.finish.clone().data(plan.data.encode())
         };
-        let finished = finish.again_ms.is_none();
+        let (finished, ended) = (finish.again_ms.is_none(), (plan.outcome, finish.again_ms));
         let before = replications.before_in(tx, job).await?;
         let held = jobs.finish_in(tx, op, job, finish).await?;
         if held.repeated {
-            return Ok(plan.outcome);
+            return Ok(ended);
         }
         (replications.events_in(tx, op, job, before.as_ref(), &plan.data)).await?;
         replications.seals_job_in(tx, &plan.data).await?;
@@ -226,7 +230,7 @@ impl Work<'_> {
         {
             writeback::write_in(replications, tx, op, &plan.data.origin, patch).await?;
         }
-        Ok(plan.outcome)
+        Ok(ended)
     }
 
     /// Changes when, and in which class, a job that was put back runs again.

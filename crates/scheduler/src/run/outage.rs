@@ -1,5 +1,7 @@
 //! Whether the servers of a run respond.
 
+use std::time::Duration;
+
 use couch::{Endpoint, Network, Reachability};
 
 use super::Work;
@@ -33,12 +35,20 @@ impl Servers {
 impl Work<'_> {
     /// The outage of one of this job's servers, even if the run has not started.
     pub(super) fn outage(&self, data: &JobData) -> Option<Outage> {
-        let endpoints = [&data.shown.source, &data.shown.target];
-        endpoints.into_iter().flatten().find_map(|url| {
-            let endpoint = Endpoint::from_url(url).ok()?;
-            outage(&self.runner.network.reachability(&endpoint))
-        })
+        let network = &self.runner.network;
+        endpoints(data).find_map(|endpoint| outage(&network.reachability(&endpoint)))
     }
+
+    /// The job uses its servers again after a pause.
+    pub(super) fn need_servers(&self, data: &JobData, pause_ms: i64) {
+        let pause = Duration::from_millis(u64::try_from(pause_ms).unwrap_or(0));
+        endpoints(data).for_each(|endpoint| self.runner.network.need_server(&endpoint, pause));
+    }
+}
+
+fn endpoints(data: &JobData) -> impl Iterator<Item = Endpoint> {
+    let urls = [&data.shown.source, &data.shown.target];
+    (urls.into_iter().flatten()).filter_map(|url| Endpoint::from_url(url).ok())
 }
 
 fn outage(server: &Reachability) -> Option<Outage> {

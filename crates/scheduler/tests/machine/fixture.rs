@@ -143,6 +143,7 @@ impl World {
             probes: ProbeTimes {
                 pause: Duration::from_millis(20),
                 timeout: Duration::from_secs(1),
+                linger: Duration::ZERO,
             },
             ..NetworkOptions::default()
         };

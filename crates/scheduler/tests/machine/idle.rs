@@ -304,3 +304,31 @@ async fn all_jobs_of_a_server_show_its_outage() {
     assert!(world.peer.get(target, "wakes it").unwrap().is_some());
     node.stop().await;
 }
+
+/// Nothing uses the server until the next run.
+#[tokio::test]
+async fn the_servers_of_a_crashed_job_are_probed_until_it_runs_again() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let value = |series: &str| {
+        let text = recorder.handle().render();
+        let line = text.lines().find_map(|line| line.strip_prefix(series));
+        line.map(|value| value.trim().parse::<f64>().unwrap())
+    };
+    let up = r#"davenport_endpoint_up{server="http://127.0.0.1:1"}"#;
+    let world = World::new().await;
+    let _node = world.node("n").await;
+    let down = json!({"source": "http://127.0.0.1:1/a", "retries_per_request": 1});
+    world.put("down", &down).await;
+    world.until_state("down", "crashing").await;
+    let probed = async |times: f64| {
+        let requests = || value("couchdb_couch_replicator_requests_total").unwrap();
+        let enough = requests() + times;
+        while requests() < enough {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let probed = tokio::time::timeout(std::time::Duration::from_secs(10), probed(10.0));
+    probed.await.expect("it is probed");
+    assert_eq!(value(up), Some(0.0));
+}
