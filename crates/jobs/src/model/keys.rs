@@ -139,7 +139,7 @@ impl Keys {
     }
 
     pub(crate) fn job(&self, ty: &JobType, id: &JobId) -> Vec<u8> {
-        self.pack(Table::Job, &(ty.as_str(), id.bucket(), id.as_bytes()))
+        self.pack_of(Table::Job, ty, &(id.bucket(), id.as_bytes()))
     }
 
     pub(crate) fn jobs(&self, ty: &JobType) -> KeyRange {
@@ -160,7 +160,7 @@ impl Keys {
     pub(crate) fn index(&self, ty: &JobType, id: &JobId, position: &Position) -> Vec<u8> {
         let bucket = id.bucket();
         match *position {
-            Position::Active => self.pack(Table::Activity, &(ty.as_str(), bucket, id.as_bytes())),
+            Position::Active => self.pack_of(Table::Activity, ty, &(bucket, id.as_bytes())),
             Position::Finished(expires_ms) => {
                 let key = (ty.as_str(), bucket, expires_ms, id.as_bytes());
                 self.pack(Table::Finished, &key)
@@ -323,7 +323,7 @@ impl Keys {
     }
 
     pub(crate) fn count(&self, ty: &JobType, row: u16, edge: u32) -> Vec<u8> {
-        self.pack(Table::Count, &(ty.as_str(), row, edge))
+        self.pack_of(Table::Count, ty, &(row, edge))
     }
 
     pub(crate) fn counts(&self, ty: &JobType) -> KeyRange {
@@ -423,18 +423,39 @@ impl Keys {
     }
 
     fn pack(&self, table: Table, key: &impl TuplePack) -> Vec<u8> {
+        let mut bytes = self.begin(table);
+        pack_into(key, &mut bytes);
+        bytes
+    }
+
+    /// [`Self::pack`] with a type as the first element. A job has some twenty keys, so it writes the type by itself.
+    fn pack_of(&self, table: Table, ty: &JobType, rest: &impl TuplePack) -> Vec<u8> {
+        const STRING: u8 = 2;
+        let (mut bytes, name) = (self.begin(table), ty.as_str());
+        if name.contains('\0') {
+            pack_into(&name, &mut bytes);
+        } else {
+            bytes.push(STRING);
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.push(0);
+        }
+        pack_into(rest, &mut bytes);
+        bytes
+    }
+
+    /// The subspace and the number of a table.
+    fn begin(&self, table: Table) -> Vec<u8> {
+        const ONE_BYTE: u8 = 0x15;
         let mut bytes = Vec::with_capacity(96);
         bytes.extend_from_slice(&self.subspace);
-        pack_into(&i64::from(table as u8), &mut bytes);
-        pack_into(key, &mut bytes);
+        bytes.extend_from_slice(&[ONE_BYTE, table as u8]);
         bytes
     }
 
     fn range(&self, table: Table, prefix: &impl TuplePack) -> KeyRange {
         // Elements of a tuple start with a byte from 0x00 to 0x33.
         let begin = self.pack(table, prefix);
-        let mut end = begin.clone();
-        end.push(0xff);
+        let end = [&*begin, &[0xff]].concat();
         KeyRange::new(begin, end)
     }
 }

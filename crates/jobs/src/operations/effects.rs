@@ -263,17 +263,15 @@ impl Effects<'_> {
             .filter(|slot| !after.contains(slot) && !is_spent(slot));
         let ran = old.is_some_and(|old| old.state() == State::Running);
         let free = if ran { Free::Now } else { Free::AsStored };
-        let ended = ended.map(|slot| (slot.clone(), free)).collect::<Vec<_>>();
-        // Later jobs of this claim see it.
-        for (slot, free_ms) in &spent {
-            let key = self.jobs.keys().slot(ty, &slot.0, slot.1);
-            self.tx.set(&key, &Slot::free(*free_ms).encode());
+        for slot in ended {
+            let (ty, slot) = (ty.clone(), slot.clone());
+            self.limits.free(Freed { ty, slot, free });
         }
-        let spent = spent
-            .into_iter()
-            .map(|(slot, free_ms)| (slot, Free::At(free_ms)));
-        for (slot, free) in ended.into_iter().chain(spent) {
-            let ty = ty.clone();
+        for (slot, free_ms) in spent {
+            // Later jobs of this claim see it.
+            let key = self.jobs.keys().slot(ty, &slot.0, slot.1);
+            self.tx.set(&key, &Slot::free(free_ms).encode());
+            let (ty, free) = (ty.clone(), Free::At(free_ms));
             self.limits.free(Freed { ty, slot, free });
         }
     }

@@ -16,7 +16,7 @@ pub(crate) const WAITED: u32 = u32::MAX;
 impl Keys {
     /// Changes with every setting of a type's limits. It is the first row of [`limits`](Self::limits).
     pub(crate) fn limits_version(&self, ty: &JobType) -> Vec<u8> {
-        self.pack(Table::Limit, &(ty.as_str(),))
+        self.pack_of(Table::Limit, ty, &())
     }
 
     pub(crate) fn limits(&self, ty: &JobType) -> KeyRange {
@@ -38,7 +38,7 @@ impl Keys {
     }
 
     pub(crate) fn slot(&self, ty: &JobType, limit: &[u8], n: u32) -> Vec<u8> {
-        self.pack(Table::Slot, &(ty.as_str(), limit, n))
+        self.pack_of(Table::Slot, ty, &(limit, n))
     }
 
     /// There while jobs may wait for a slot of the limit.

@@ -38,22 +38,22 @@ impl Keys {
         position: &Position,
     ) -> Vec<u8> {
         let (shard, bucket) = (job_id.shard(), job_id.timed_bucket());
-        let (ty, id) = (job_type.as_str(), job_id.as_bytes());
+        let (ty, id) = (job_type, job_id.as_bytes());
         match *position {
             Position::Ready(class, lane, order) => {
                 let shard = lane.map_or(shard, |lane| SHARDS + lane.number());
                 let (incarnation, version) = (order.incarnation, order.version);
-                let key = (ty, ready(class), shard, incarnation, version, id);
-                self.pack(Table::Pending, &key)
+                let key = (ready(class), shard, incarnation, version, id);
+                self.pack_of(Table::Pending, ty, &key)
             }
             Position::Timed(class, lane, due_ms) => {
                 let bucket = lane.map_or(bucket, |lane| TIMED_BUCKETS + lane.number());
-                self.pack(Table::Pending, &(ty, timed(class), bucket, due_ms, id))
+                self.pack_of(Table::Pending, ty, &(timed(class), bucket, due_ms, id))
             }
             Position::Waiting(ref limit, class, order) => {
                 let rank = rank(class) << 32 | i64::from(order.incarnation);
-                let key = (ty, WAITING, &**limit, rank, order.version, id);
-                self.pack(Table::Pending, &key)
+                let key = (WAITING, &**limit, rank, order.version, id);
+                self.pack_of(Table::Pending, ty, &key)
             }
             Position::Shared(class, ref tenant, order) => {
                 self.shared(job_type, job_id, (class, tenant), order)

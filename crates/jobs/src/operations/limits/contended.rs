@@ -41,13 +41,15 @@ pub(crate) enum Free {
 /// A limit of a type.
 type Named = (JobType, Bytes);
 
+/// Whether jobs may wait for limits, by type.
+type Waited = BTreeMap<JobType, BTreeMap<Bytes, bool>>;
+
 /// What a transaction knows of limits.
 #[derive(Debug, Default)]
 pub(crate) struct Contended {
     /// Types of which no job waits for a limit that is not in `waited`.
     quiet: BTreeSet<JobType>,
-    /// Whether jobs may wait.
-    waited: BTreeMap<Named, bool>,
+    waited: Waited,
     /// Limits that jobs begin to wait for, and slots that are freed.
     waits: BTreeSet<Named>,
     freed: Vec<Freed>,
@@ -68,14 +70,21 @@ impl Contended {
 
     /// Whether jobs may wait for a limit.
     pub(super) fn is_waited(&self, ty: &JobType, limit: &Bytes) -> bool {
-        let named = (ty.clone(), limit.clone());
-        self.waited.get(&named).copied().unwrap_or_default()
+        self.known(ty, limit).unwrap_or_default()
     }
 
     /// Whether it was read if jobs may wait for a limit.
     fn knows(&self, ty: &JobType, limit: &Bytes) -> bool {
-        let named = || (ty.clone(), limit.clone());
-        self.quiet.contains(ty) || self.waited.contains_key(&named())
+        self.quiet.contains(ty) || self.known(ty, limit).is_some()
+    }
+
+    fn known(&self, ty: &JobType, limit: &Bytes) -> Option<bool> {
+        self.waited.get(ty)?.get(limit).copied()
+    }
+
+    /// Notes whether jobs may wait for a limit, and returns what was known before.
+    fn note(&mut self, ty: JobType, limit: Bytes, waited: bool) -> Option<bool> {
+        self.waited.entry(ty).or_default().insert(limit, waited)
     }
 
     /// Whether a slot is free once its row is gone, and no job waits for it.
@@ -85,7 +94,7 @@ impl Contended {
 
     /// No job waits for a limit any more.
     pub(super) fn unwaited(&mut self, ty: &JobType, limit: &Bytes) {
-        self.waited.insert((ty.clone(), limit.clone()), false);
+        self.note(ty.clone(), limit.clone(), false);
     }
 }
 
@@ -103,12 +112,13 @@ impl Jobs {
             let freed = std::mem::take(&mut effects.limits.freed);
             let limits = (freed.iter()).map(|freed| (&freed.ty, &freed.slot.0));
             let limits = limits.chain(waits.iter().map(|(ty, limit)| (ty, limit)));
-            self.read_waited(&mut effects.limits, tx, limits.collect())
-                .await?;
-            for named in waits {
-                self.known_limits().wait(&named.0);
-                let (key, waited) = (self.keys().waited(&named.0, &named.1), true);
-                if effects.limits.waited.insert(named, waited) != Some(true) {
+            let unknown = limits.filter(|(ty, limit)| !effects.limits.knows(ty, limit));
+            let unknown: Vec<_> = unknown.collect();
+            self.read_waited(&mut effects.limits, tx, unknown).await?;
+            for (ty, limit) in waits {
+                self.known_limits().wait(&ty);
+                let key = self.keys().waited(&ty, &limit);
+                if effects.limits.note(ty, limit, true) != Some(true) {
                     tx.set(&key, &Slot::free(0).encode());
                 }
             }
@@ -140,17 +150,16 @@ impl Jobs {
         Ok(known)
     }
 
-    /// Reads whether jobs may wait for limits, as far as it is not known yet.
+    /// Reads whether jobs may wait for limits of which it is not known yet.
     async fn read_waited(
         &self,
         known: &mut Contended,
         tx: &Transaction,
         mut limits: Vec<(&JobType, &Bytes)>,
     ) -> Result<()> {
-        limits.retain(|(ty, limit)| !known.knows(ty, limit));
         if let [(ty, limit)] = *limits {
             let waited = self.may_be_waited_for(tx, ty, limit).await?;
-            known.waited.insert((ty.clone(), limit.clone()), waited);
+            known.note(ty.clone(), limit.clone(), waited);
             return Ok(());
         }
         limits.sort_unstable();
@@ -170,7 +179,9 @@ impl Jobs {
             let waited = self.may_be_waited_for(tx, &named.0, &named.1).await?;
             Ok::<_, Error>((named, waited))
         });
-        known.waited.extend(read_all(read).await?);
+        for ((ty, limit), waited) in read_all(read).await? {
+            known.note(ty, limit, waited);
+        }
         Ok(())
     }
 
@@ -220,8 +231,12 @@ impl Jobs {
         tx: &Transaction,
         mut freed: Vec<Freed>,
     ) -> Vec<Freed> {
-        let ended = freed.extract_if(.., |freed| known.ends_there(freed));
-        let mut ended: Vec<Freed> = ended.collect();
+        let mut ended = match &*freed {
+            [one] if known.ends_there(one) => std::mem::take(&mut freed),
+            _ => freed
+                .extract_if(.., |freed| known.ends_there(freed))
+                .collect(),
+        };
         ended.sort_unstable_by(|a, b| {
             (&a.slot.0, &a.ty, a.slot.1).cmp(&(&b.slot.0, &b.ty, b.slot.1))
         });

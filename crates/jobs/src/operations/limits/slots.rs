@@ -170,25 +170,29 @@ impl Jobs {
                 Some(rules) => rules,
                 None => self.limit_rules(tx, ty).await?,
             };
-            let read = wanted.chunk_by(|a, b| a.0 == b.0).map(|jobs| {
+            let supply = |jobs: &[(&Bytes, bool)]| {
                 let (limit, had) = jobs[jobs.len() - 1];
+                let (limit, rule) = (limit.clone(), rules.of(limit));
                 let wanted = jobs.iter().filter(|(_, has)| !has).count();
-                let rule = rules.of(limit);
                 async move {
                     let (mut free, mut excess) = (VecDeque::new(), 0);
                     if wanted > 0 && rule.is_lock() {
-                        let is_free = self.is_lock_free(tx, ty, limit).await?;
+                        let is_free = self.is_lock_free(tx, ty, &limit).await?;
                         free.extend(is_free.then_some((0, 0)));
                     } else {
-                        free = Box::pin(self.free_slots(tx, op, ty, limit, rule, wanted)).await?;
+                        free = Box::pin(self.free_slots(tx, op, ty, &limit, rule, wanted)).await?;
                         if had && rule.over > rule.limit.max {
-                            excess = self.excess(tx, ty, limit, rule).await?;
+                            excess = self.excess(tx, ty, &limit, rule).await?;
                         }
                     }
-                    Ok::<_, Error>((limit.clone(), Supply { rule, free, excess }))
+                    Ok::<_, Error>((limit, Supply { rule, free, excess }))
                 }
-            });
-            by_limit = read_all(read).await?;
+            };
+            by_limit = if wanted[0].0 == wanted[wanted.len() - 1].0 {
+                vec![supply(&wanted).await?]
+            } else {
+                read_all(wanted.chunk_by(|a, b| a.0 == b.0).map(supply)).await?
+            };
         }
         Ok(Supplies {
             now_ms: op.now_ms,
