@@ -1,15 +1,16 @@
-//! Permits of running jobs; a node has `max_jobs` of them. A parked job has none, and waits in a queue for one when its
-//! source has changed.
+//! Permits of running jobs; a node has `max_jobs` of them. A parked job has none, and needs one when its source has changed.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 /// How often a run that has caught up checks whether permits have become scarcer.
 const CHECK: Duration = Duration::from_secs(1);
+
+/// After none was free, permits are kept this long for jobs that wait in the queue.
+const KEPT: Duration = Duration::from_secs(1);
 
 /// The permits of a node. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -27,12 +28,13 @@ struct Shared {
 struct State {
     max: usize,
     taken: usize,
-    waiting: VecDeque<oneshot::Sender<Permit>>,
+    /// When one became free after none was.
+    freed: Option<Instant>,
 }
 
 impl State {
     fn free(&self) -> usize {
-        self.max.saturating_sub(self.taken + self.waiting.len())
+        self.max.saturating_sub(self.taken)
     }
 }
 
@@ -46,7 +48,7 @@ impl Permits {
             state: Mutex::new(State {
                 max,
                 taken: 0,
-                waiting: VecDeque::new(),
+                freed: None,
             }),
             free: watch::Sender::new(max),
             none_free: watch::Sender::new(max == 0),
@@ -54,36 +56,33 @@ impl Permits {
     }
 
     pub(crate) fn set_max(&self, max: usize) {
-        self.state().max = max;
-        self.grant_waiting();
+        self.change(|state| state.max = max);
     }
 
     pub(crate) fn taken(&self) -> usize {
         self.state().taken
     }
 
-    /// Permits available to new jobs: waiting parked jobs come first.
+    /// Permits available to jobs of the queue.
     pub(crate) fn free(&self) -> watch::Receiver<usize> {
         self.0.free.subscribe()
     }
 
     /// Takes a permit, even above the limit.
     pub(crate) fn take(&self) -> Permit {
-        self.state().taken += 1;
-        self.show();
+        self.change(|state| state.taken += 1);
         Permit(self.clone())
     }
 
-    /// Waits for a permit, in order of the calls.
-    pub(crate) async fn wait(&self) -> Permit {
-        let (sender, receiver) = oneshot::channel();
-        self.state().waiting.push_back(sender);
-        self.grant_waiting();
-        match receiver.await {
-            Ok(permit) => permit,
-            // Senders are dropped only after use.
-            Err(_) => self.take(),
-        }
+    /// Takes a permit for a parked job. `None` if jobs of the queue may be waiting for it.
+    pub(crate) fn take_free(&self) -> Option<Permit> {
+        let is_kept = |freed: Instant| freed.elapsed() < KEPT;
+        let taken = self.change(|state| {
+            let may_take = state.free() > 0 && !state.freed.is_some_and(is_kept);
+            state.taken += usize::from(may_take);
+            may_take
+        });
+        taken.then(|| Permit(self.clone()))
     }
 
     /// Waits while a run that has caught up may keep its permit: `longest` times the share of permits that are free, or
@@ -113,26 +112,18 @@ impl Permits {
         number(free) / number(max.max(1))
     }
 
-    fn grant_waiting(&self) {
-        loop {
-            let next = {
-                let mut state = self.state();
-                if state.taken >= state.max {
-                    break;
-                }
-                let Some(next) = state.waiting.pop_front() else {
-                    break;
-                };
-                if next.is_closed() {
-                    continue;
-                }
-                state.taken += 1;
-                next
-            };
-            // If the receiver is gone, the permit is dropped and thereby released.
-            drop(next.send(Permit(self.clone())));
-        }
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = {
+            let mut state = self.state();
+            let none_free = state.free() == 0;
+            let result = change(&mut state);
+            if none_free && state.free() > 0 {
+                state.freed = Some(Instant::now());
+            }
+            result
+        };
         self.show();
+        result
     }
 
     /// Counts while holding the channel's lock, so that two threads cannot publish their counts in the wrong order.
@@ -155,53 +146,32 @@ impl Permits {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.state().taken -= 1;
-        self.0.grant_waiting();
+        self.0.change(|state| state.taken -= 1);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
-
     use super::*;
 
     fn free(permits: &Permits) -> usize {
         *permits.free().borrow()
     }
 
-    #[tokio::test]
-    async fn permits_are_given_in_order() {
-        let permits = Permits::new(1);
-        let first = permits.take();
-        assert_eq!((permits.taken(), free(&permits)), (1, 0));
-        let mut second = Box::pin(permits.wait());
-        let mut third = Box::pin(permits.wait());
-        assert!((&mut second).now_or_never().is_none());
-        assert!((&mut third).now_or_never().is_none());
+    #[tokio::test(start_paused = true)]
+    async fn jobs_of_the_queue_come_before_parked_ones() {
+        let permits = Permits::new(2);
+        let first = permits.take_free().expect("none was needed before");
+        let second = permits.take();
+        assert!(permits.take_free().is_none());
         drop(first);
-        assert!((&mut third).now_or_never().is_none());
-        let second = second.now_or_never().expect("a permit");
-        assert_eq!((permits.taken(), free(&permits)), (1, 0));
-        drop(second);
-        let third = third.now_or_never().expect("a permit");
-        drop(third);
-        assert_eq!((permits.taken(), free(&permits)), (0, 1));
-    }
-
-    #[tokio::test]
-    async fn a_dropped_waiter_takes_no_permit() {
-        let permits = Permits::new(1);
-        let first = permits.take();
-        let mut gone = Box::pin(permits.wait());
-        assert!((&mut gone).now_or_never().is_none());
-        drop(gone);
-        let mut waiting = Box::pin(permits.wait());
-        assert!((&mut waiting).now_or_never().is_none());
-        drop(first);
-        // It was granted its permit, and is dropped before it takes it.
-        drop(waiting);
-        assert_eq!((permits.taken(), free(&permits)), (0, 1));
+        assert_eq!((permits.taken(), free(&permits)), (1, 1));
+        assert!(permits.take_free().is_none(), "the queue may need it");
+        tokio::time::advance(KEPT).await;
+        let third = permits.take_free().expect("the queue did not need it");
+        assert_eq!((permits.taken(), free(&permits)), (2, 0));
+        drop((second, third));
+        assert_eq!((permits.taken(), free(&permits)), (0, 2));
     }
 
     #[tokio::test(start_paused = true)]
@@ -225,14 +195,14 @@ mod tests {
         drop((first, second));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_limit_may_change() {
         let permits = Permits::new(0);
-        let mut waiting = Box::pin(permits.wait());
-        assert!((&mut waiting).now_or_never().is_none());
+        assert!(permits.take_free().is_none());
         permits.set_max(2);
-        let _seat = waiting.now_or_never().expect("a permit");
-        let _more = [permits.take(), permits.take()];
+        assert_eq!((permits.taken(), free(&permits)), (0, 2));
+        assert!(permits.take_free().is_none(), "the queue comes first");
+        let _more = [permits.take(), permits.take(), permits.take()];
         assert_eq!((permits.taken(), free(&permits)), (3, 0));
     }
 }

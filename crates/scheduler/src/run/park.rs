@@ -1,7 +1,8 @@
 //! Idle jobs: caught up, without permit and engine until their source changes.
 //!
 //! An idle job keeps its holder and its heartbeats. It costs its data and a listener, but no connection. When its
-//! source changes, it takes a permit and runs from its checkpoint, as it would on another node.
+//! source changes, it takes a permit and runs from its checkpoint, as it would on another node. If permits are scarce, it
+//! goes back to the queue, where tenants take turns.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ use tokio::time::sleep;
 use tracing::{Instrument as _, Span};
 
 use super::end::End;
-use super::{Driven, Servers, Settled, Work};
+use super::{Driven, Servers, Settled, Work, millis};
 use crate::data::JobData;
 use crate::fault::ServiceError;
 use crate::idle::ChangeListener;
@@ -251,7 +252,7 @@ impl Work<'_> {
         true
     }
 
-    /// Waits until the source has changed, and for a permit and a start permit.
+    /// Waits until the source has changed, and for a start permit.
     async fn parked(
         &self,
         run: &Run,
@@ -269,14 +270,22 @@ impl Work<'_> {
                 Box::pin(self.show_idle(&waits, servers, data)).await;
                 std::future::pending::<()>().await;
             };
-            tokio::select! {
+            let asked = tokio::select! {
                 biased;
-                () = listener.changed(), if !testing::has(Bug::MissesChangesWhenIdle) => {}
-                () = sleep(pause) => {}
-                () = self.unseen_changes(run, last, checked_through) => {}
-                () = shown => {}
-            }
-            let permit = self.runner.permits.wait().await;
+                () = listener.changed(), if !testing::has(Bug::MissesChangesWhenIdle) => false,
+                () = sleep(pause) => false,
+                () = self.unseen_changes(run, last, checked_through) => true,
+                () = shown => false,
+            };
+            let Some(permit) = self.runner.permits.take_free() else {
+                // The last run may have been for the same changes, which the source then did not return.
+                let due_ms = if asked && last.through_seq == last.start_seq {
+                    self.runner.now_ms().saturating_add(millis(RECHECK_PAUSE))
+                } else {
+                    0
+                };
+                return Err(End::Reschedule { due_ms });
+            };
             let start_permit = Box::pin(self.start_permit(&run.replication)).await;
             (self.retake_limits(data).await).map(|()| (permit, start_permit))
         };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jobs::JobInfo;
+use peer::{Fault, Faults, On};
 use scheduler::{Caller, Options, Started};
 use serde_json::{Value, json};
 
@@ -170,4 +171,51 @@ async fn idle_replications_use_no_shares() {
     let before = used().await;
     until_beats(3).await;
     assert_eq!(used().await, before);
+}
+
+/// They do not all run before a tenant that has used less.
+#[tokio::test]
+async fn idle_replications_that_wake_take_turns() {
+    const MANY: usize = 10;
+    let world = World::new().await;
+    let options = Options {
+        max_churn: 0,
+        park_after_sec: 1,
+        ..options(1, &[])
+    };
+    let mut node = world.node_with("n1", options).await;
+    for n in 0..MANY {
+        let source = format!("s{n}");
+        world.peer.create_database(&source).unwrap();
+        let body = json!({
+            "source": world.peer.database_url(&source), "continuous": true,
+            "target": world.peer.database_url(&format!("t{n}")), "create_target": true,
+        });
+        world.put(&format!("x{n}"), &body).await;
+    }
+    request(&world, Some("joe"), "joes").await;
+    node.until_parked(MANY + 1).await;
+    let writes = || On::any("*/_bulk_docs");
+    let slow = |ms| Fault::Latency { ms };
+    let faults = [(writes().nth(1), slow(5_000)), (writes(), slow(200))];
+    world.peer.set_faults(Faults::script(faults));
+    for n in 0..MANY {
+        let source = format!("s{n}");
+        world.peer.put(&source, r#"{"_id":"new"}"#).unwrap();
+    }
+    let waiting = |many: usize, joes: usize| json!({"_replicator": [many], "joe": [joes]});
+    until_shown(&world, &["waiting"], &waiting(MANY - 1, 0)).await;
+    world.peer.put("a", r#"{"_id":"new"}"#).unwrap();
+    until_shown(&world, &["waiting"], &waiting(MANY - 1, 1)).await;
+    let copied = |target: &str| world.peer.get(target, "new").unwrap().is_some();
+    let joes = async {
+        while !copied("joes") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(45), joes)
+        .await
+        .expect("joe's is not copied");
+    let others = (0..MANY).filter(|n| copied(&format!("t{n}"))).count();
+    assert!(others <= 5, "{others}");
 }
