@@ -7,7 +7,7 @@ use document::json::Json;
 
 use super::databases::{Databases, NAME_ONLY};
 use super::fields::{Fields, Invalid};
-use super::remote::Remote;
+use super::remote::{self, Remote};
 use super::replicator::Replicate;
 use super::webhook::Webhook;
 
@@ -35,6 +35,18 @@ impl Rule {
     /// A body that [`Self::parse`] has accepted before, which is quicker.
     pub(super) fn accepted(body: &Json) -> Result<Option<Self>, Invalid> {
         Self::read(&Fields::new(body, true))
+    }
+
+    /// Checks the id of the document, which is part of the ids of its jobs.
+    pub(super) fn check_id(&self, db: &str, id: &str) -> Result<(), Invalid> {
+        if id.contains('|') {
+            let reason = "must not contain a vertical bar, which separates the parts of a job's id; choose another id";
+            return Err(Invalid::new("_id", reason));
+        }
+        match &self.task {
+            Task::Copy(_) => remote::check_id(db, id),
+            Task::Replicate(_) | Task::Call(_) => Ok(()),
+        }
     }
 
     fn read(fields: &Fields<'_>) -> Result<Option<Self>, Invalid> {

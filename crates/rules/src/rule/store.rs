@@ -67,9 +67,8 @@ impl Rules {
             if edit.body.len() > RULE_BYTES_MAX {
                 return invalid("", "a rule has 100 kB at most; make it smaller");
             }
-            let rule = Rule::parse(&body)?;
-            if rule.is_some_and(|rule| matches!(rule.task, Task::Copy(_))) {
-                remote::check_id(db.name().as_str(), &edit.id)?;
+            if let Some(rule) = Rule::parse(&body)? {
+                rule.check_id(db.name().as_str(), &edit.id)?;
             }
         }
         edit.sealed = strip::seal_body(self.0.sealer(), db, &edit.id, &body, None);

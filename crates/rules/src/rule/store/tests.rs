@@ -117,6 +117,8 @@ async fn only_valid_rules_are_written() {
     let design = json!({"_id": "_design/x", "views": {}});
     let refused = write(&rules, &db, &design).await.unwrap_err();
     assert!(refused.contains("choose an id"), "{refused}");
+    let shared = write(&rules, &db, &on_change("a|b", "http://h/")).await;
+    assert!(shared.unwrap_err().contains("choose another id"));
     let mut large = on_change("a", "http://h/");
     large["comment"] = json!("x".repeat(RULE_BYTES_MAX));
     assert!(
@@ -135,6 +137,31 @@ async fn only_valid_rules_are_written() {
     )
     .await
     .unwrap();
+    assert!(loaded(&rules).await.is_empty());
+}
+
+/// As of a version that accepted it.
+#[tokio::test]
+async fn a_rule_with_a_line_in_its_id_goes_on_until_it_is_edited() {
+    let (rules, db) = memory().await;
+    let text = on_change("a|b", "http://h/").to_string();
+    let edit = Edit::new("a|b", Doc::parse(&text).unwrap()).unwrap();
+    let docs = rules.0.docs();
+    docs.put(&db, &edit, EditMode::NewEdits, &rules.hook())
+        .await
+        .unwrap();
+    assert_eq!(loaded(&rules).await, ["shop/_rules/a|b"]);
+    for enabled in [false, true] {
+        rules.set_enabled(&db, "a|b", enabled).await.unwrap();
+        assert_eq!(loaded(&rules).await.len(), usize::from(enabled));
+    }
+    let rev = rules.named("shop/_rules", "a|b").await.unwrap();
+    let rev = rev.unwrap().unwrap().rev;
+    let mut next = on_change("a|b", "http://h/2");
+    next["_rev"] = json!(rev);
+    assert!(write(&rules, &db, &next).await.is_err());
+    let gone = json!({"_id": "a|b", "_rev": rev, "_deleted": true});
+    write(&rules, &db, &gone).await.unwrap();
     assert!(loaded(&rules).await.is_empty());
 }
 
