@@ -1,6 +1,7 @@
 //! The tasks of a running node.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use couch::{EgressOptions, Network, NetworkOptions};
@@ -24,12 +25,19 @@ use crate::fleet::{Phase, World};
 /// How long a node may be silent before its replications are given to others.
 const SILENCE: Duration = Duration::from_secs(20);
 
+/// How long a node may take to stop, while the store is there.
+const STOP_MAX: Duration = Duration::from_mins(2);
+
 /// A running node.
 pub(crate) struct Running {
     pub(crate) control: FaultControl,
     tasks: JoinSet<()>,
     stop: CancellationToken,
+    names: Names,
 }
+
+/// Of the tasks that have not ended.
+type Names = Arc<Mutex<BTreeSet<&'static str>>>;
 
 pub(crate) async fn service(jobs: Jobs) -> Result<Replications, ServiceError> {
     let kinds = ["_replicator", "_rules"].map(str::to_owned).to_vec();
@@ -80,8 +88,10 @@ impl Running {
         let jobs = Jobs::planted_with(store, clock, Entropy::seeded(rng.random()), world.planted);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
+        let names = Names::default();
         let node = Node {
             world: Arc::clone(world),
+            names: Arc::clone(&names),
             jobs,
             holder: Holder::new(&format!("node-{node}.{nth}")).unwrap(),
             network_seed: rng.random(),
@@ -91,6 +101,7 @@ impl Running {
             control,
             tasks,
             stop,
+            names,
         }
     }
 
@@ -99,50 +110,68 @@ impl Running {
         self.tasks.shutdown().await;
     }
 
-    /// Stops it in order.
+    /// Stops it in order. What waits for the store ends once an outage does, which no act ends meanwhile.
     pub(crate) async fn stop(mut self) -> Result<(), String> {
         self.stop.cancel();
-        let ended = async {
-            while let Some(ended) = self.tasks.join_next().await {
-                ended.map_err(|error| format!("a node broke down: {error}"))?;
-            }
-            Ok(())
-        };
-        let ended = tokio::time::timeout(Duration::from_mins(2), ended).await;
-        ended.unwrap_or_else(|_| Err("a node did not stop within two minutes".to_owned()))
+        if let Ok(ended) = tokio::time::timeout(STOP_MAX, self.ended()).await {
+            return ended;
+        }
+        self.control.set_outage(false);
+        let ended = tokio::time::timeout(STOP_MAX, self.ended()).await;
+        ended.unwrap_or_else(|_| {
+            let names = self.names.lock().unwrap();
+            Err(format!("a node did not stop in time, but has {names:?}"))
+        })
+    }
+
+    async fn ended(&mut self) -> Result<(), String> {
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.map_err(|error| format!("a node broke down: {error}"))?;
+        }
+        Ok(())
     }
 }
 
 /// The parts of a node before it starts.
 struct Node {
     world: Arc<World>,
+    names: Names,
     jobs: Jobs,
     holder: Holder,
     network_seed: [u8; 32],
 }
 
 /// Tasks that stop together.
-#[derive(Default)]
 struct Tasks {
     stop: CancellationToken,
-    tasks: JoinSet<()>,
+    set: JoinSet<()>,
+    names: Names,
 }
 
 impl Tasks {
-    fn new(stop: CancellationToken) -> Self {
-        let tasks = JoinSet::new();
-        Self { stop, tasks }
+    fn new(stop: CancellationToken, names: &Names) -> Self {
+        Self {
+            stop,
+            set: JoinSet::new(),
+            names: Arc::clone(names),
+        }
     }
 
     fn start<F: Future<Output = ()> + Send + 'static>(
         &mut self,
+        name: &'static str,
         task: impl FnOnce(CancellationToken) -> F,
     ) {
-        self.tasks.spawn(task(self.stop.clone()));
+        let (task, names) = (task(self.stop.clone()), Arc::clone(&self.names));
+        names.lock().unwrap().insert(name);
+        self.set.spawn(async move {
+            task.await;
+            names.lock().unwrap().remove(name);
+        });
     }
 
     async fn ended(&mut self) {
-        while let Some(ended) = self.tasks.join_next().await {
+        while let Some(ended) = self.set.join_next().await {
             ended.unwrap();
         }
     }
@@ -160,7 +189,8 @@ impl Node {
         let Some(opened) = stop.run_until_cancelled(self.open()).await else {
             return;
         };
-        let (mut outer, mut inner) = (Tasks::new(stop.clone()), Tasks::default());
+        let mut outer = Tasks::new(stop.clone(), &self.names);
+        let mut inner = Tasks::new(CancellationToken::new(), &self.names);
         self.start(opened, &mut outer, &mut inner);
         stop.cancelled().await;
         outer.ended().await;
@@ -194,7 +224,7 @@ impl Node {
             .serve(feeds)
             .serve(listeners.job_type().clone())
             .serve(deliveries.job_type().clone());
-        inner.start(|stop| maintenance.run(stop));
+        inner.start("maintenance", |stop| maintenance.run(stop));
 
         let ty = replications.job_type().clone();
         let (acceptor, handle) = Acceptor::new(jobs.clone(), ty, holder.clone());
@@ -204,11 +234,11 @@ impl Node {
             budget: Budget::default(),
         };
         let (server, _) = Server::new(replications.clone(), handle, setup);
-        outer.start(|stop| server.run(stop));
-        inner.start(|stop| acceptor.run(stop));
+        outer.start("server", |stop| server.run(stop));
+        inner.start("acceptor", |stop| acceptor.run(stop));
 
         let (watcher, compiled) = RuleWatcher::new(Rules::new(replications.clone()));
-        inner.start(|stop| watcher.run(stop));
+        inner.start("watcher", |stop| watcher.run(stop));
 
         let ty = deliveries.job_type().clone();
         let (acceptor, handle) = Acceptor::new(jobs, ty, holder.clone());
@@ -225,8 +255,8 @@ impl Node {
         };
         let caller = deliver::Server::new(deliveries, handle, setup).unwrap();
         let sender = caller.calls();
-        outer.start(|stop| caller.run(stop));
-        inner.start(|stop| acceptor.run(stop));
+        outer.start("caller", |stop| caller.run(stop));
+        inner.start("caller acceptor", |stop| acceptor.run(stop));
 
         let listening = Listening {
             listeners: listeners.clone(),
@@ -235,10 +265,10 @@ impl Node {
             network: network.clone(),
             sender,
         };
-        outer.start(|stop| listening.run(holder.clone(), 4, stop));
+        outer.start("listening", |stop| listening.run(holder.clone(), 4, stop));
         let book = RuleBook::new(replications, compiled, listeners);
         let followers = Followers::new(book, network, holder, vec![source]);
-        outer.start(|stop| followers.run(stop));
+        outer.start("followers", |stop| followers.run(stop));
     }
 
     /// Retries until the store responds.
