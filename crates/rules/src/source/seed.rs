@@ -1,22 +1,25 @@
 //! What rules ask for about databases that were there before them, and about those whose events were lost.
 
+mod before;
+mod rows;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use couch::{Error, ListedDatabase, Seq, Server};
-use futures::future::try_join_all;
 use percent_encoding::percent_decode_str;
 use scheduler::ServiceError;
-use store::{RangeOptions, Transaction};
+use store::Transaction;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::options::{FEED_DELAY, FeedKind, Source, SourceOptions};
-use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, RuleBook, portions};
+use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, portions};
 use super::sweep::{ANSWER_MAX, NAMES_MAX, Stopped, is_made_anew};
-use crate::keys;
 use crate::rule::{Compiled, Event, Seen, Set};
+use before::Before;
+use rows::{mark, rows_after, seen, unseeded};
 
 /// Names per request.
 const PAGE: usize = 1000;
@@ -35,10 +38,11 @@ pub(super) async fn seed_forever(
     let (book, source) = (reactions.book, reactions.source);
     let (mut rules, mut failures) = (book.rules.clone(), 0);
     let (mut looked, mut has_warned) = (Instant::now(), false);
+    let before = &mut Before::default();
     loop {
         rules.mark_unchanged();
         let mut began = Instant::now();
-        let mut done = seed(&reactions, connection, false).await;
+        let mut done = seed(&reactions, connection, before, false).await;
         loop {
             let is_done = matches!(&done, Ok(unread) if unread.names.is_empty());
             failures = if is_done { 0 } else { failures + 1 };
@@ -69,23 +73,27 @@ pub(super) async fn seed_forever(
                 () = wait(&mut polls, source.options(), looked, began.elapsed(), failures) => {}
             }
             began = Instant::now();
-            done = look(&reactions, connection).await;
+            done = look(&reactions, connection, before).await;
             looked = Instant::now();
         }
     }
 }
 
 /// Looks for what events did not report.
-async fn look(reactions: &Reactions<'_>, connection: &Server) -> Result<Unread, Stopped> {
+async fn look(
+    reactions: &Reactions<'_>,
+    connection: &Server,
+    before: &mut Before,
+) -> Result<Unread, Stopped> {
     // Those of new rules first, as they are now: all others that are not known have come since the last look.
-    let seeded = match seed(reactions, connection, false).await {
+    let seeded = match seed(reactions, connection, before, false).await {
         Err(Stopped::Store(error)) => return Err(error.into()),
         // A database that cannot be read does not hold up the others.
         seeded => seeded,
     };
     reactions.heard.begin_look();
     listen_again(reactions, connection).await?;
-    seed(reactions, connection, true).await?;
+    seed(reactions, connection, before, true).await?;
     reactions.heard.end_look();
     seeded
 }
@@ -115,6 +123,14 @@ pub(super) async fn wait(
     }
 }
 
+/// What a look is for.
+enum Look<'a> {
+    /// The databases of rules that have not been looked for.
+    New(&'a Before),
+    /// All databases. Those that were there at the last look concern these rules only.
+    All { about_known: &'a Set },
+}
+
 /// Databases of new rules that could not be read.
 #[derive(Default)]
 struct Unread {
@@ -134,6 +150,7 @@ impl Unread {
 async fn seed(
     reactions: &Reactions<'_>,
     connection: &Server,
+    before: &mut Before,
     all: bool,
 ) -> Result<Unread, Stopped> {
     let (book, source) = (reactions.book, reactions.source);
@@ -144,6 +161,8 @@ async fn seed(
         let new: HashSet<_> = rules.iter().map(|rule| rule.id.clone()).collect();
         let known = set.iter().filter(|rule| !new.contains(&rule.id));
         rules = known.cloned().collect();
+    } else {
+        before.settle(&set, &rules);
     }
     if rules.is_empty() {
         return Ok(Unread::default());
@@ -154,38 +173,34 @@ async fn seed(
     let fresh = reactions.afresh();
     let reactions = if all { reactions } else { &fresh };
     let set = Set::new(rules.iter().cloned());
+    let exact = exact_names(source, &set, &rules);
     let about_known = all.then(|| {
-        let about_known = rules
-            .iter()
-            .filter(|rule| !rule.rule.databases.only_created());
+        let about_known = rules.iter();
+        let about_known = about_known.filter(|rule| !rule.rule.databases.only_created());
         Set::new(about_known.cloned())
     });
-    let (about_known, mut unread) = (about_known.as_ref(), Unread::default());
+    let look = if let Some(about_known) = &about_known {
+        Look::All { about_known }
+    } else {
+        if exact.is_none() {
+            before.list(connection, source, &rules).await?;
+        }
+        Look::New(before)
+    };
+    let (look, mut unread) = (&look, Unread::default());
     let failed = &mut unread;
-    let exact: Option<Vec<String>> = (rules.iter())
-        .map(|rule| rule.rule.databases.exact().map(str::to_owned))
-        .collect();
-    if let Some(mut names) = exact {
-        // Spiegel's rules name a database as it stands in URLs.
-        let plain = names.iter().map(|name| percent_decode_str(name));
-        let plain: Vec<_> = plain
-            .filter_map(|name| Some(name.decode_utf8().ok()?.into_owned()))
-            .collect();
-        names.extend(plain);
-        names.sort_unstable();
-        names.dedup();
-        names.retain(|name| !set.matching(source, name).is_empty());
+    if let Some(names) = exact {
         for names in names.chunks(NAMES_MAX) {
             if all {
                 let there = existing(connection, names).await?;
-                seed_some(reactions, connection, &set, &there, about_known, failed).await?;
+                seed_some(reactions, connection, &set, &there, look, failed).await?;
                 sleep(PAUSE).await;
             } else {
-                seed_some(reactions, connection, &set, names, about_known, failed).await?;
+                seed_some(reactions, connection, &set, names, look, failed).await?;
             }
         }
     } else {
-        seed_listed(reactions, connection, &set, about_known, failed).await?;
+        seed_listed(reactions, connection, &set, look, failed).await?;
     }
     if all {
         reactions.end_look();
@@ -203,6 +218,24 @@ async fn seed(
         mark(book, source, &rules).await?;
     }
     Ok(unread)
+}
+
+/// The databases that rules are about, in order, if each rule is about one.
+fn exact_names(source: &Source, set: &Set, rules: &[Arc<Compiled>]) -> Option<Vec<String>> {
+    let exact = rules.iter().map(|rule| rule.rule.databases.exact());
+    let mut names: Vec<String> = exact
+        .map(|name| name.map(str::to_owned))
+        .collect::<Option<_>>()?;
+    // Spiegel's rules name a database as it stands in URLs.
+    let plain = names.iter().map(|name| percent_decode_str(name));
+    let plain: Vec<_> = plain
+        .filter_map(|name| Some(name.decode_utf8().ok()?.into_owned()))
+        .collect();
+    names.extend(plain);
+    names.sort_unstable();
+    names.dedup();
+    names.retain(|name| !set.matching(source, name).is_empty());
+    Some(names)
 }
 
 /// Sequences of databases, `None` of one that is missing.
@@ -248,7 +281,7 @@ async fn seed_listed(
     reactions: &Reactions<'_>,
     connection: &Server,
     set: &Set,
-    about_known: Option<&Set>,
+    look: &Look<'_>,
     failed: &mut Unread,
 ) -> Result<(), Stopped> {
     let source = reactions.source;
@@ -258,7 +291,7 @@ async fn seed_listed(
         let page = connection.all_dbs(after.as_deref(), PAGE).await?;
         let names: Vec<String> = page.iter().filter(matches).cloned().collect();
         for names in names.chunks(NAMES_MAX) {
-            seed_some(reactions, connection, set, names, about_known, failed).await?;
+            seed_some(reactions, connection, set, names, look, failed).await?;
         }
         if page.len() < PAGE {
             return Ok(());
@@ -268,42 +301,56 @@ async fn seed_listed(
     }
 }
 
-/// Has some databases dealt with: in a look at all, those that are known by the rules `about_known` only.
+/// Has some databases dealt with.
 async fn seed_some(
     reactions: &Reactions<'_>,
     connection: &Server,
     set: &Set,
     names: &[String],
-    about_known: Option<&Set>,
+    look: &Look<'_>,
     failed: &mut Unread,
 ) -> Result<(), Stopped> {
     let (book, server) = (reactions.book, reactions.source.server().url_text());
     let known = seen(book, server, names).await?;
     let now_ms = book.replications.jobs().clock().now_ms();
     let mut found = Found::default();
-    if let Some(about_known) = about_known {
+    match look {
         // A database that was not there at the last look is new.
-        for name in names {
-            let is_known = known.contains(name);
-            let set = if is_known { about_known } else { set };
-            let mut for_one = reactions.for_one(set, name, Event::Created, None, now_ms);
-            let listens = |one: &Reaction| matches!(one, Reaction::Listen(..));
-            if !is_known && for_one.iter().any(listens) {
-                reactions.heard.changed(name, None);
+        Look::All { about_known } => {
+            for name in names {
+                let is_known = known.contains(name);
+                let set = if is_known { about_known } else { set };
+                let mut for_one = reactions.for_one(set, name, Event::Created, None, now_ms);
+                let listens = |one: &Reaction| matches!(one, Reaction::Listen(..));
+                if !is_known && for_one.iter().any(listens) {
+                    reactions.heard.changed(name, None);
+                }
+                for_one.retain(|one| !is_known || !listens(one));
+                found.add(reactions, for_one).await?;
             }
-            for_one.retain(|one| !is_known || !listens(one));
-            found.add(reactions, for_one).await?;
         }
-    } else {
-        // The feed may be about to report that a database is new: its jobs wait for that.
-        let news_ms = match reactions.source.options().feed {
-            FeedKind::DbsInfo => 0,
-            _ => i64::try_from(FEED_DELAY.as_millis()).unwrap_or_default(),
-        };
-        for (name, seq) in sequences(connection, names, failed).await? {
-            if let Some(seq) = &seq {
+        Look::New(before) => {
+            // The feed may be about to report that a database is new: its jobs wait for that.
+            let news_ms = match reactions.source.options().feed {
+                FeedKind::DbsInfo => 0,
+                _ => i64::try_from(FEED_DELAY.as_millis()).unwrap_or_default(),
+            };
+            for (name, seq) in sequences(connection, names, failed).await? {
+                let Some(seq) = &seq else { continue };
+                let is_known = known.contains(&name);
+                let new = before.new_to(reactions.source, set, &name, is_known);
                 let seen = Some(Seen { seq, news_ms });
-                let for_one = reactions.for_one(set, &name, Event::Updated, seen, now_ms);
+                let updated = |set| reactions.for_one(set, &name, Event::Updated, seen, now_ms);
+                let for_one = if new.is_empty() {
+                    updated(set)
+                } else {
+                    let matching = set.matching(reactions.source, &name).into_iter();
+                    let old = matching.map(|(rule, _)| rule);
+                    let old = old.filter(|rule| !new.iter().any(|new| new.id == rule.id));
+                    let (mut for_one, new) = (updated(&Set::new(old)), Set::new(new));
+                    for_one.extend(reactions.for_one(&new, &name, Event::Created, None, now_ms));
+                    for_one
+                };
                 found.add(reactions, for_one).await?;
             }
         }
@@ -349,71 +396,6 @@ impl Found {
         }
         Ok(())
     }
-}
-
-/// Those of these databases that have been looked at.
-async fn seen(
-    book: &RuleBook,
-    server: &str,
-    names: &[String],
-) -> Result<Vec<String>, ServiceError> {
-    (book.replications.jobs().store())
-        .transact("look_at_databases", |tx| async move {
-            let snapshot = &tx.snapshot();
-            let seen = names.iter().map(|name| async move {
-                let row = snapshot.get(&keys::seen(server, name)).await?;
-                Ok::<_, ServiceError>(row.map(|_| name.clone()))
-            });
-            let seen = try_join_all(seen).await?;
-            Ok::<_, ServiceError>(seen.into_iter().flatten().collect())
-        })
-        .await
-}
-
-/// The rules whose databases have not been looked for in this revision.
-async fn unseeded(
-    book: &RuleBook,
-    source: &Source,
-    set: &Set,
-) -> Result<Vec<Arc<Compiled>>, ServiceError> {
-    let server = source.server().url_text();
-    let mut new = Vec::new();
-    let rules: Vec<_> = set.iter().cloned().collect();
-    for rules in rules.chunks(PAGE) {
-        let known = (book.replications.jobs().store()).transact("look_at_rules", |tx| async move {
-            let snapshot = &tx.snapshot();
-            let known = rules.iter().map(|rule| async move {
-                let row = snapshot.get(&keys::seeded(server, &rule.id)).await?;
-                let value = keys::seeded_value(rule, source);
-                Ok::<_, ServiceError>(row.is_some_and(|row| row == value))
-            });
-            try_join_all(known).await
-        });
-        let known = known.await?;
-        let unknown = rules.iter().zip(known).filter(|(_, known)| !known);
-        new.extend(unknown.map(|(rule, _)| Arc::clone(rule)));
-    }
-    Ok(new)
-}
-
-async fn mark(
-    book: &RuleBook,
-    source: &Source,
-    rules: &[Arc<Compiled>],
-) -> Result<(), ServiceError> {
-    let server = source.server().url_text();
-    for rules in rules.chunks(PAGE) {
-        (book.replications.jobs().store())
-            .transact("mark_rules", |tx| async move {
-                for rule in rules {
-                    let value = keys::seeded_value(rule, source);
-                    tx.set(&keys::seeded(server, &rule.id), &value);
-                }
-                Ok::<_, ServiceError>(())
-            })
-            .await?;
-    }
-    Ok(())
 }
 
 /// Signals the jobs of databases that rules ask for calls about and that have changed since the last look; remembers their
@@ -481,31 +463,4 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
             return Ok(());
         }
     }
-}
-
-type Row = (Vec<u8>, String, Seq);
-
-async fn rows_after(
-    book: &RuleBook,
-    server: &str,
-    after: Option<&[u8]>,
-) -> Result<Vec<Row>, ServiceError> {
-    (book.replications.jobs().store())
-        .transact("list_databases", |tx| async move {
-            let mut range = keys::all_seen(server);
-            if let Some(after) = after {
-                range.begin = [after, b"\0"].concat().into();
-            }
-            let rows = tx
-                .snapshot()
-                .get_range(range, RangeOptions::limit(NAMES_MAX));
-            let rows = rows.collect().await?;
-            let seen = rows.into_iter().filter_map(|row| {
-                let name = keys::seen_database(&row.key)?;
-                let seq = Seq::from_json(std::str::from_utf8(&row.value).ok()?)?;
-                Some((row.key.to_vec(), name, seq))
-            });
-            Ok::<_, ServiceError>(seen.collect())
-        })
-        .await
 }

@@ -284,6 +284,57 @@ async fn a_database_created_during_the_first_look_is_new() {
     called(&mut world, &["x/a/new"]).await;
 }
 
+/// The first look does not end, and the next one comes across the database, which no feed reports.
+#[tokio::test]
+async fn a_database_created_while_looks_fail_is_new() {
+    let mut world = World::new().await;
+    world.change("old");
+    let faults = [
+        (On::post("/_dbs_info"), unreadable()),
+        (On::get("/a"), answers(403)),
+    ];
+    world.peer.set_faults(Faults::script(faults));
+    let some = json!({"database": "^(a|c)$"});
+    world.rule("x", Some(&calls("x", &some))).await;
+    let _node = world.node(without_feed()).await;
+    let looked = async || world.peer.count("GET", "/a") > 0;
+    world.until(looked).await;
+    create(&world, "c");
+    world.peer.set_faults(Faults::none());
+    called(&mut world, &["x/c/first"]).await;
+    world.until_seeded(1).await;
+    world.change("new");
+    called(&mut world, &["x/a/new"]).await;
+}
+
+/// The look for the databases of another rule comes across the database first.
+#[tokio::test]
+async fn a_database_is_new_although_another_rule_is_written() {
+    let mut world = World::new().await;
+    world.change("old");
+    let slow = SourceOptions {
+        poll_sec: 86_400,
+        ..without_feed()
+    };
+    let _node = world.node(slow).await;
+    let created = json!({"events": ["created"]});
+    world.rule("new", Some(&calls("new", &created))).await;
+    let mut all = calls("all", &json!({}));
+    world.rule("all", Some(&all)).await;
+    world.until_seeded(2).await;
+    create(&world, "c");
+    let late = calls("late", &json!({}));
+    world.rule("late", Some(&late)).await;
+    called(&mut world, &["all/c/first", "new/c/first"]).await;
+    world.until_seeded(3).await;
+    create(&world, "d");
+    all["comment"] = json!("edited");
+    world.rule("all", Some(&all)).await;
+    let expected = ["all/d/first", "late/d/first", "new/d/first"];
+    called(&mut world, &expected).await;
+    assert!(world.calls.try_recv().is_err());
+}
+
 /// How much later a rule that begins now looks at an old database than one that begins with the first change.
 async fn wait_ms(options: SourceOptions) -> i64 {
     let world = World::new().await;
