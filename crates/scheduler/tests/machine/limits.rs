@@ -220,32 +220,37 @@ async fn a_large_document_is_copied_although_others_wait() {
     world.until_copied("second").await;
 }
 
-/// The time that it was idle does not count.
+/// Neither the time before nor the time that it was idle counts.
 #[tokio::test]
 async fn a_replication_that_was_idle_may_run_before_it_yields() {
+    const MIN: u64 = 4;
     let world = World::new().await;
     let options = Options {
-        min_run_time_sec: 5,
-        park_after_sec: 1,
+        min_run_time_sec: MIN,
+        park_after_sec: MIN,
         interval_sec: 1,
         ..plain()
     };
     let mut node = world.node_with("n1", options).await;
-    put(&world, "first", true).await;
-    world.until_copied("first").await;
+    world.peer.create_database("first").unwrap();
+    let source = world.peer.database_url("first");
+    let one_by_one = json!({
+        "source": source, "continuous": true, "worker_batch_size": 1, "worker_processes": 1,
+    });
+    world.put("first", &one_by_one).await;
     node.until_parked(1).await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    let slow = (
-        On::post("/b/_bulk_docs").first(1),
-        Fault::Latency { ms: 20_000 },
-    );
+    let slow = (On::post("/b/_bulk_docs"), Fault::Latency { ms: 300 });
     world.peer.set_faults(Faults::script([slow]));
     let began = Instant::now();
-    add(&world, "first", "more");
+    for nth in 0..50 {
+        add(&world, "first", &format!("more{nth}"));
+    }
     node.until_parked(0).await;
     put(&world, "second", false).await;
     world.until_copied("second").await;
-    assert!(began.elapsed() >= Duration::from_secs(5));
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(MIN), "{waited:?}");
+    assert!(world.peer.get("b", "more49").unwrap().is_none());
 }
 
 /// Its source reports no changes to others, so it does not become idle.
