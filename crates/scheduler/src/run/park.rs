@@ -65,11 +65,18 @@ fn resting(last: &Progress) -> Progress {
     }
 }
 
-fn asleep_or_not(end: End, last: &Progress) -> End {
-    match end {
-        end @ End::Sleep { .. } => end.with(resting(last)),
-        end => end.with(last.clone()),
-    }
+/// The end of a run that may sleep now. One without a sequence to compare has more to copy, and waits for its time.
+fn sleeping_end(end: End, last: &Progress, data: &JobData) -> End {
+    let has_more = (data.asleep.as_ref()).is_some_and(|asleep| asleep.wake.seq.is_null());
+    let last = match end {
+        End::Sleep { .. } if has_more => Progress {
+            changes_pending: None,
+            ..last.clone()
+        },
+        End::Sleep { .. } => resting(last),
+        _ => last.clone(),
+    };
+    end.with(last)
 }
 
 impl Work<'_> {
@@ -92,7 +99,7 @@ impl Work<'_> {
                 Driven::Idle(last, Settled::Listens(listener)) => (last, listener),
                 Driven::Idle(last, Settled::Followed) => {
                     if let Some(end) = self.sleep_after(&run, &last, data).await {
-                        return asleep_or_not(end, &last);
+                        return sleeping_end(end, &last, data);
                     }
                     start_permit = Box::pin(self.start_permit(&run.replication)).await;
                     self.begin_again(&mut run, &last);
@@ -157,7 +164,7 @@ impl Work<'_> {
         let through = progress.through_seq.as_ref().unwrap_or(&zero);
         let replication = &run.replication;
         match Box::pin(self.sleep_until_triggered(replication, &trigger, through, data)).await {
-            Ok(end) => asleep_or_not(end, progress),
+            Ok(end) => sleeping_end(end, progress, data),
             Err(error) if error.is_halt() => End::Halted,
             Err(error) => self.stop_end_after(&error),
         }

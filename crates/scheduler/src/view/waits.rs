@@ -20,8 +20,9 @@ impl Seen {
         // Until its run has ended, the time is that of this run.
         let is_over = self.info.state != State::Running;
         let due_ms = Some(self.info.due_ms).filter(|due_ms| is_over && *due_ms < ASLEEP_MS);
+        let has_changed = self.info.asked_ms.is_some() || asleep.wake.seq.is_null();
         let waits_for = match (&asleep.watches, due_ms) {
-            _ if self.info.asked_ms.is_some() => "its next run: its source has changed",
+            _ if has_changed => "its next run: its source has changed",
             _ if asleep.polls => "its next run: the server of the source is not followed",
             (Some(_), None) => "a change of the source",
             (Some(_), Some(_)) => "a change of the source, or its next run",

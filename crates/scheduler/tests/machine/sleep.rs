@@ -285,6 +285,33 @@ async fn a_trigger_delays_runs() {
     );
 }
 
+/// A change during a run waits for the delay, and counts meanwhile.
+#[tokio::test]
+async fn a_run_that_is_to_follow_another_is_pending() {
+    let world = World::new().await;
+    follow(&world, true).await;
+    let mut node = world.node_with("n", eager()).await;
+    revised(&world, "early");
+    let slow = (On::post("/b/_bulk_docs"), Fault::Latency { ms: 1_000 });
+    world.peer.set_faults(Faults::script([slow]));
+    world
+        .put("x", &json!({"trigger": {"delay_sec": 3600}}))
+        .await;
+    let writes = async {
+        while world.peer.injected().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let written = tokio::time::timeout(Duration::from_secs(30), writes);
+    written.await.expect("it does not write");
+    revised(&world, "late");
+    let row = until_asleep(&world, &mut node, 1).await;
+    let info = &row["info"];
+    assert_eq!(info["waits_for"], "its next run: its source has changed");
+    assert_eq!(info["changes_pending"], Value::Null, "{row:#}");
+    assert_ne!(info["lag_seconds"], 0, "{row:#}");
+}
+
 #[tokio::test]
 async fn requests_can_be_triggered() {
     let world = World::new().await;
