@@ -18,15 +18,11 @@ use super::options::{FEED_DELAY, FeedKind, Source, SourceOptions};
 use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, portions};
 use super::sweep::{ANSWER_MAX, NAMES_MAX, Stopped, is_made_anew};
 use crate::rule::{Compiled, Event, Seen, Set};
-use before::Before;
+use before::{Before, PAGE, PAUSE};
 use rows::{mark, rows_after, seen, unseeded};
 
-/// Names per request.
-const PAGE: usize = 1000;
 /// After this many unreadable databases, a look stops asking for them one by one: each request may take long to fail.
 const FAILED_MAX: usize = 10;
-/// Between two requests, so that looking at a million databases does not occupy their server.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// Looks for the databases of new rules whenever rules change, and now and then for what events did not report: often
 /// while `polls` says that there are no events.
@@ -405,7 +401,7 @@ async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<
     let (server, set) = (source.server().url_text(), book.current().await?);
     let (mut after, mut failed): (Option<Vec<u8>>, _) = (None, Unread::default());
     loop {
-        let mut rows = rows_after(book, server, after.as_deref()).await?;
+        let mut rows = rows_after(book, server, after.as_deref(), NAMES_MAX).await?;
         let is_last = rows.len() < NAMES_MAX;
         after = rows.last().map(|(key, ..)| key.clone());
         rows.retain(|(_, name, _)| source.follows(name));

@@ -7,13 +7,18 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use couch::{Error, Server};
 use tokio::time::sleep;
 
-use super::{PAGE, PAUSE};
 use crate::rule::{Compiled, RuleId, Set, Task};
 use crate::source::options::Source;
+
+/// Names per request.
+pub(super) const PAGE: usize = 1000;
+/// Between two requests, so that looking at a million databases does not occupy their server.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 pub(super) struct Before {

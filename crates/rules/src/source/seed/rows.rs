@@ -7,12 +7,13 @@ use futures::future::try_join_all;
 use scheduler::ServiceError;
 use store::RangeOptions;
 
-use super::PAGE;
 use crate::keys;
 use crate::rule::{Compiled, Set};
 use crate::source::options::Source;
 use crate::source::reactions::RuleBook;
-use crate::source::sweep::NAMES_MAX;
+
+/// Rules per transaction.
+const RULES: usize = 1000;
 
 /// A database that has been looked at: its key, its name and its sequence then.
 pub(super) type Row = (Vec<u8>, String, Seq);
@@ -45,7 +46,7 @@ pub(super) async fn unseeded(
     let server = source.server().url_text();
     let mut new = Vec::new();
     let rules: Vec<_> = set.iter().cloned().collect();
-    for rules in rules.chunks(PAGE) {
+    for rules in rules.chunks(RULES) {
         let known = (book.replications.jobs().store()).transact("look_at_rules", |tx| async move {
             let snapshot = &tx.snapshot();
             let known = rules.iter().map(|rule| async move {
@@ -68,7 +69,7 @@ pub(super) async fn mark(
     rules: &[Arc<Compiled>],
 ) -> Result<(), ServiceError> {
     let server = source.server().url_text();
-    for rules in rules.chunks(PAGE) {
+    for rules in rules.chunks(RULES) {
         (book.replications.jobs().store())
             .transact("mark_rules", |tx| async move {
                 for rule in rules {
@@ -86,6 +87,7 @@ pub(super) async fn rows_after(
     book: &RuleBook,
     server: &str,
     after: Option<&[u8]>,
+    limit: usize,
 ) -> Result<Vec<Row>, ServiceError> {
     (book.replications.jobs().store())
         .transact("list_databases", |tx| async move {
@@ -93,9 +95,7 @@ pub(super) async fn rows_after(
             if let Some(after) = after {
                 range.begin = [after, b"\0"].concat().into();
             }
-            let rows = tx
-                .snapshot()
-                .get_range(range, RangeOptions::limit(NAMES_MAX));
+            let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
             let rows = rows.collect().await?;
             let seen = rows.into_iter().filter_map(|row| {
                 let name = keys::seen_database(&row.key)?;
