@@ -120,7 +120,11 @@ impl Service {
         let all = self.send(Method::GET, "/_all_dbs").await?;
         let all = all.as_array().into_iter().flatten();
         let names = all.filter_map(|name| name.as_str().map(str::to_owned));
-        Ok(names.filter(|name| name != "_users").collect())
+        let has_jobs = |name: &String| {
+            let kind = name.rsplit('/').next().unwrap_or_default();
+            matches!(kind, "_replicator" | "_rules") || name == "spiegel"
+        };
+        Ok(names.filter(has_jobs).collect())
     }
 
     /// A job by its id, that of its replication, or that of its document.
@@ -249,6 +253,7 @@ mod tests {
     use axum::Router;
     use axum::extract::Request;
     use clap::Parser;
+    use http::StatusCode;
 
     use super::*;
     use crate::cli::jobs::{Command, run};
@@ -271,9 +276,10 @@ mod tests {
             let body = axum::body::to_bytes(body, 100_000).await.unwrap();
             let body = String::from_utf8_lossy(&body);
             let line = format!("{} {} {body}", parts.method, parts.uri);
-            let answer = answers(line.trim()).to_string();
+            let answer = answers(line.trim());
             seen.lock().unwrap().push(line.trim().to_owned());
-            answer
+            let status = if answer.is_null() { 404 } else { 200 };
+            (StatusCode::from_u16(status).unwrap(), answer.to_string())
         };
         let router = Router::new().fallback(handler);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -283,6 +289,22 @@ mod tests {
         let done = run(Parsed::parse_from(args).command).await;
         let asked = asked.lock().unwrap().clone();
         (done, asked)
+    }
+
+    /// The cluster behind the service may have very many others.
+    #[tokio::test]
+    async fn only_databases_that_have_jobs_are_asked_for_one() {
+        let answers = |line: &str| match line {
+            "GET /_all_dbs" => json!(["_users", "a", "b/_rules", "b/a", "b/spiegel", "spiegel"]),
+            line if line.ends_with("/spiegel/x") => json!({"state": "running"}),
+            _ => Value::Null,
+        };
+        let (done, requests) = asked(&["show", "x"], answers).await;
+        done.unwrap();
+        let databases = ["b%2F%5Frules", "spiegel"];
+        let documents = databases.map(|name| format!("GET /_scheduler/docs/{name}/x"));
+        assert_eq!(requests[requests.len() - 2..], documents);
+        assert_eq!(requests[requests.len() - 3], "GET /_all_dbs");
     }
 
     /// A filter that the service does not know is applied to all rows.
