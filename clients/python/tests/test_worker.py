@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import signal
 import threading
@@ -112,23 +111,6 @@ class TestWorker(ServiceCase):
             job = self.end(self.client.enqueue(self.type, 1))
         self.assertEqual((job["state"], job["error"]["type"]), ("dead", "CancelledError"))
 
-    def test_data_that_is_nested_too_deeply_fails_its_job_only(self) -> None:
-        # The service refuses such data, but may have some of an earlier version.
-        loads = json.loads
-
-        def parse(text: bytes, **options: Any) -> Any:
-            if b'"deep"' in text:
-                raise RecursionError
-            return loads(text, **options)
-
-        ids = [self.client.enqueue(self.type, data) for data in ("deep", "flat")]
-        with mock.patch("davenport_jobs._client.json.loads", parse):
-            with working(Worker(self.client, self.type, lambda job: job.data)):
-                self.assertEqual(self.end(ids[1])["result"], "flat")
-                until(lambda: self.client.type_info(self.type)["counts"]["dead"] == 1)
-        job = self.client.get(self.type, ids[0])
-        self.assertEqual((len(job["attempts"]), job["error"][:24]), (1, "its data cannot be read:"))
-
     def test_progress_that_cannot_be_stored_costs_no_job(self) -> None:
         self.client.put_type(self.type, max_data_bytes=100, timeout_sec=1)
 
@@ -213,6 +195,20 @@ class TestWorker(ServiceCase):
             return job.attempt
 
         client = Client([proxy.url, self.service.url])
+        with working(Worker(client, self.type, handle)):
+            self.assertEqual([run["outcome"] for run in self.end(id)["attempts"]], ["done"])
+
+    def test_a_run_is_kept_until_the_next_frontend_knows_how_it_ended(self) -> None:
+        proxy = Proxy(self.service)
+        self.addCleanup(proxy.close)
+        id = self.client.enqueue(self.type, 1)
+
+        def handle(job: Job) -> int:
+            proxy.hangs = True
+            return job.attempt
+
+        # Longer than a silent worker has.
+        client = Client([proxy.url, self.service.url], timeout_sec=4)
         with working(Worker(client, self.type, handle)):
             self.assertEqual([run["outcome"] for run in self.end(id)["attempts"]], ["done"])
 
@@ -342,6 +338,80 @@ class TestRequests(unittest.TestCase):
             asyncio.run(worker.serve())
         self.assertEqual(len(ends), 2)
         self.assertGreater(ends[1] - ends[0], 0.4)
+
+    def test_progress_is_stored_before_a_run_ends(self) -> None:
+        requests: list[Any] = []
+
+        async def finish(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            if not jobs:
+                return self.claimed()
+            requests.append(jobs[0]["outcome"])
+            return self.ended()
+
+        async def beat(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            requests.append(jobs[0].get("progress"))
+            if len(requests) < 4:
+                raise ConnectionError("planted")
+            return {"jobs": [{"id": job["id"], "status": "held"} for job in jobs]}
+
+        def handle(job: Job) -> None:
+            job.report(50)
+            worker.stop()
+            raise Again
+
+        worker = Worker(self.client(finish=finish, beat=beat), "t", handle)
+        asyncio.run(asyncio.wait_for(worker.serve(), 10))
+        self.assertEqual(requests, [50, 50, 50, 50, "again"])
+
+    def test_reports_of_a_job_do_not_overtake_each_other(self) -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        stored: list[Any] = []
+
+        async def finish(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            return self.ended() if jobs else self.claimed()
+
+        async def beat(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            if not begun.is_set():
+                begun.set()
+                await may_end.wait()
+            stored.append(jobs[0].get("progress"))
+            return {"jobs": [{"id": job["id"], "status": "held"} for job in jobs]}
+
+        async def handle(job: Job) -> None:
+            job.report("older")
+            await begun.wait()
+            job.report("newer")
+            # Later than the next heartbeat would be.
+            asyncio.get_running_loop().call_later(0.75, may_end.set)
+            worker.stop()
+            raise Again
+
+        worker = Worker(self.client(finish=finish, beat=beat), "t", handle)
+        asyncio.run(asyncio.wait_for(worker.serve(), 10))
+        self.assertEqual([one for one in stored if one], ["older", "newer"])
+
+    def test_heartbeats_that_hang_do_not_delay_others(self) -> None:
+        hanging, others = asyncio.Event(), asyncio.Event()
+
+        async def finish(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            if self.given == 1:
+                await hanging.wait()
+            return self.ended() if jobs else self.claimed()
+
+        async def beat(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            if jobs[0]["id"] == "1":
+                hanging.set()
+                await others.wait()
+            others.set()
+            return {"jobs": [{"id": job["id"], "status": "held"} for job in jobs]}
+
+        async def handle(job: Job) -> None:
+            job.report(1)
+            await others.wait()
+            worker.stop()
+
+        worker = Worker(self.client(finish=finish, beat=beat), "t", handle, concurrency=2)
+        asyncio.run(asyncio.wait_for(worker.serve(), 10))
 
     def test_heartbeats_of_many_runs_are_sent_together(self) -> None:
         all_here, together = asyncio.Event(), asyncio.Event()

@@ -38,14 +38,6 @@ class ServiceError(Exception):
         self.status, self.error, self.reason, self.retry_after = status, error, reason, retry_after
 
 
-class NestedError(RecursionError):
-    """JSON of the service is nested too deeply for Python."""
-
-    def __init__(self, text: bytes) -> None:
-        super().__init__("the JSON is nested too deeply for Python")
-        self.text = text
-
-
 class AsyncClient(Requests):
     """A client for one event loop. With several URLs, the next is used when one fails.
 
@@ -167,8 +159,6 @@ def _parse(text: bytes) -> Any:
     except ValueError:
         # Shorter ones always have an `int`.
         return json.loads(text, parse_int=lambda digits: Decimal(digits) if len(digits) > 640 else int(digits))
-    except RecursionError as error:
-        raise NestedError(text) from error
 
 
 def _read(request: Request[T], status: int, headers: dict[str, str], body: bytes) -> T:

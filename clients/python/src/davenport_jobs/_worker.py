@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import json
 import logging
 import os
 import random
-import re
 import signal
 import socket
 import threading
@@ -18,15 +16,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from ._client import AsyncClient, Client, NestedError, ServiceError
+from ._client import AsyncClient, Client, ServiceError
 from ._types import Claimed, Ended
 
 T = TypeVar("T")
 log = logging.getLogger("davenport_jobs")
 BEATS_MAX = 500
-# The beginning of a claimed job in a response.
-CLAIMED = re.compile(rb'"jobs":\[\{"id":("(?:[^"\\]|\\.)*"),"lock":("[^"]*")')
-# Between heartbeats with progress, between tries to reach the service or to wait for a job, and to give back what did not end in time.
+# Between heartbeats with progress, between tries to reach the service or to wait for a job, and for last reports after `grace_sec`.
 PROGRESS_SEC, UNREACHABLE_SEC, LAST_SEC = 0.5, 5.0, 10.0
 
 
@@ -56,10 +52,12 @@ class Job:
         self.id, self.data = claimed["id"], claimed["data"]
         self.attempt, self.failures, self.progress = claimed["attempt"], claimed["failures"], claimed.get("progress")
         # If superseded, there is newer data: the job will run again, and this run may end early.
-        self.superseded = self.halted = False
+        self.superseded = self.halted = self._is_lost = False
         self._lock, self._promised_sec, self._held_until = claimed["lock"], timeout_sec, time.monotonic() + timeout_sec
         self._reports: list[Any] = []
         self._task: asyncio.Task[Any]
+        # Held while a heartbeat is sent: none overtakes another.
+        self._beating = asyncio.Lock()
 
     def report(self, progress: Any) -> None:
         """Stores progress, any JSON, with the next heartbeat: within about a second. Raises `Halted` if the job is lost."""
@@ -89,6 +87,7 @@ class Worker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._is_async = any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None))))
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Until the service knows how they ended.
         self._running: set[Job] = set()
         # What the service promised last; at first, the shortest that a type can have. Earlier promises to jobs may be shorter.
         self._timeout_sec, self._stopped = 1.0, False
@@ -125,7 +124,7 @@ class Worker:
             await asyncio.wait(slots, timeout=LAST_SEC)
             await asyncio.gather(*(task for task in (*slots, others[0]) if task.done()))
         finally:
-            for task in (*others, *slots):
+            for task in (*others, *slots, *(job._task for job in self._running)):
                 task.cancel()
             await asyncio.gather(*others, *slots, return_exceptions=True)
             await self._client.close()
@@ -137,18 +136,19 @@ class Worker:
 
     async def _slot(self) -> None:
         """Works on one job after another. The end of one and the claim of the next are one request."""
+        job: Any = None
         ended: Ended | None = None
         while ended or not self._stopping.is_set():
-            claim: Any = {} if self._stopping.is_set() else {"claim": 1, "worker": self.name, "wait_sec": self.wait_sec}
-            asked = time.monotonic()
+            if not ended:
+                self._running.discard(job)
+            claim: Any = {} if self._stopping.is_set() else {"claim": 1, "worker": self.name}
+            # The end of a run is answered at once.
+            asked, wait_sec = time.monotonic(), 0 if ended else self.wait_sec
             try:
-                reply = await self._unless_stopping(self._client.finish(self.type, [ended] if ended else [], **claim))
+                call = self._client.finish(self.type, [ended] if ended else [], wait_sec=wait_sec, **claim)
+                reply = await self._unless_stopping(call)
             except (ConnectionError, ServiceError, TypeError, ValueError, RecursionError) as error:
-                if isinstance(error, NestedError) and (unread := CLAIMED.search(error.text)):
-                    id, lock = map(json.loads, unread.groups())
-                    log.error("%s cannot be read: %s", id, error)
-                    ended = Ended(id=id, lock=lock, outcome="failed", error=f"its data cannot be read: {error}", retry=False)
-                elif _is_passing(error):
+                if _is_passing(error):
                     log.warning("%s; trying again", error)
                     await self._unless_stopping(asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1)))
                 elif ended and not (isinstance(error, ServiceError) and error.status in (401, 403, 404)):
@@ -162,9 +162,11 @@ class Worker:
                     log.warning("%s is no longer this worker's: the end of its run was ignored", ended["id"])
                 ended = None
                 self._timeout_sec = reply["timeout_sec"]
+                self._running.discard(job)
                 for claimed in reply["jobs"]:
-                    ended = await self._work(Job(claimed, self._timeout_sec))
-                if claim and not reply["jobs"] and time.monotonic() - asked < min(1, self.wait_sec):
+                    job = Job(claimed, self._timeout_sec)
+                    ended = await self._work(job)
+                if not reply["jobs"] and time.monotonic() - asked < min(1, wait_sec):
                     # Too many claims wait already.
                     await self._unless_stopping(asyncio.sleep(UNREACHABLE_SEC * random.uniform(0.5, 1)))
 
@@ -194,18 +196,16 @@ class Worker:
         """Runs the handler; `None` if the job was lost."""
         job._task = asyncio.create_task(self._handle(job))
         self._running.add(job)
-        try:
-            await asyncio.wait([job._task])
-        finally:
-            job._task.cancel()
-            self._running.discard(job)
-        if job._reports and not job.halted and (job._task.cancelled() or job._task.exception()):
-            # The next run starts from it.
-            await self._beat([job])
-        was_lost, job.halted = job.halted, True
-        if was_lost:
+        await asyncio.wait([job._task])
+        job.halted = True
+        if job._is_lost:
             log.warning("%s is no longer this worker's: its run was halted", job.id)
             return None
+        while job._reports and (job._task.cancelled() or job._task.exception()):
+            # The next run starts from it.
+            await self._beat([job])
+            if job._reports:
+                await asyncio.sleep(PROGRESS_SEC)
         if job._task.cancelled():
             if self._stopping.is_set():
                 return job._ended("again")
@@ -238,43 +238,52 @@ class Worker:
 
     async def _beats(self) -> None:
         beaten = time.monotonic()
-        while True:
-            pause = min(PROGRESS_SEC, self._timeout_sec / 6)
-            await asyncio.sleep(pause)
-            for job in self._running:
-                # Another worker may have it by now.
-                if time.monotonic() > job._held_until and not job.halted:
-                    job.halted = True
-                    if self._is_async:
-                        job._task.cancel()
-            # This worker would throw away the results of those that were given up.
-            held = [job for job in self._running if not job.halted]
-            is_due = time.monotonic() - beaten >= self._least_sec(held) / 3 - pause
-            beaten = time.monotonic() if is_due else beaten
-            jobs = [job for job in held if is_due or job._reports]
-            await asyncio.gather(*(self._beat(jobs[at : at + BEATS_MAX]) for at in range(0, len(jobs), BEATS_MAX)))
+        async with asyncio.TaskGroup() as beats:
+            while True:
+                pause = min(PROGRESS_SEC, self._timeout_sec / 6)
+                await asyncio.sleep(pause)
+                for job in self._running:
+                    # Another worker may have it by now.
+                    if time.monotonic() > job._held_until and not job._is_lost:
+                        job.halted = job._is_lost = True
+                        if self._is_async:
+                            job._task.cancel()
+                # This worker would throw away the results of those that are lost.
+                held = [job for job in self._running if not job._is_lost and not job._beating.locked()]
+                is_due = time.monotonic() - beaten >= self._least_sec(held) / 3 - pause
+                beaten = time.monotonic() if is_due else beaten
+                jobs = [job for job in held if is_due or job._reports]
+                for at in range(0, len(jobs), BEATS_MAX):
+                    beats.create_task(self._beat(jobs[at : at + BEATS_MAX]))
 
     def _least_sec(self, jobs: Sequence[Job]) -> float:
         """The shortest timeout that the service may have promised to these jobs."""
         return min([self._timeout_sec, *(job._promised_sec for job in jobs)])
 
-    async def _beat(self, jobs: Sequence[Job], *, refused: list[list[Any]] | None = None) -> None:
-        sent, reports = time.monotonic(), refused or [job._reports[:] for job in jobs]
-        progress = [{"progress": news[-1]} if news and not refused else {} for news in reports]
+    async def _beat(self, jobs: Sequence[Job]) -> None:
+        async with contextlib.AsyncExitStack() as beating:
+            for job in jobs:
+                await beating.enter_async_context(job._beating)
+            await self._send_beats(jobs)
+
+    async def _send_beats(self, jobs: Sequence[Job], with_progress: bool = True) -> None:
+        sent, counts = time.monotonic(), [len(job._reports) if with_progress else 0 for job in jobs]
+        progress = [{"progress": job._reports[count - 1]} if count else {} for job, count in zip(jobs, counts)]
         beats: list[Any] = [{"id": job.id, "lock": job._lock, **last} for job, last in zip(jobs, progress)]
         try:
-            async with asyncio.timeout(min(job._held_until for job in jobs) - sent):
-                reply = await self._client.beat(self.type, beats, timeout_sec=self._least_sec(jobs) / 3)
+            reply = await self._client.beat(self.type, beats, timeout_sec=self._least_sec(jobs) / 3)
         except (OSError, ServiceError, TypeError, ValueError, RecursionError) as error:
             log.warning("heartbeats of %d jobs: %r", len(jobs), error)
             # Progress that is refused is not sent again, and does not cost the worker its jobs.
-            if any(reports) and not refused and not _is_passing(error):
-                await self._beat(jobs, refused=reports)
+            if any(counts) and not _is_passing(error):
+                for job, count in zip(jobs, counts):
+                    del job._reports[:count]
+                await self._send_beats(jobs, with_progress=False)
             return
         # Older versions of the service omit it.
         self._timeout_sec = reply.get("timeout_sec", self._timeout_sec)
-        for job, news, row in zip(jobs, reports, reply["jobs"]):
-            del job._reports[: len(news)]
+        for job, count, row in zip(jobs, counts, reply["jobs"]):
+            del job._reports[:count]
             if "reason" in row:
                 log.warning("progress of %s was refused: %s", job.id, row["reason"])
             job.superseded = row["status"] == "again"
