@@ -7,7 +7,7 @@ const UNAVAILABLE = [502, 503, 504];
 // For calls that share a request: how many, about how long, and how many such requests at a time. Heartbeats follow only
 // the first.
 const CALLS_MAX = 500, CALLS_LENGTH_MAX = 1_000_000, REQUESTS_MAX = 8;
-// Between heartbeats with progress, between tries to reach the service, and to give back jobs when a worker stops.
+// Between heartbeats with progress, between tries to reach the service, and for last reports when a worker stops.
 const PROGRESS_MS = 500, UNREACHABLE_MS = 5_000, LAST_MS = 10_000;
 // How long a feed may be silent; the service sends something every 20 s.
 const SILENT_MS = 60_000;
@@ -75,40 +75,30 @@ const schedule = (name) => `/_schedules/${encodeURIComponent(name)}`;
  * Calls made at about the same time share a request, as the service makes a request durable in about the same time whatever its
  * size. `send` gets what was given to the calls, and resolves with an answer for each; errors among them reject their call.
  */
-class Shared {
-  #waiting = [];
-  #sending = 0;
-  #send;
-  #requests;
-
-  constructor(send, requests = REQUESTS_MAX) {
-    this.#send = send;
-    this.#requests = requests;
-  }
-
-  call(item) {
-    return new Promise((resolve, reject) => {
-      this.#waiting.push({ item, resolve, reject });
-      // After the calls of others that the same answer woke.
-      if (this.#waiting.length === 1) queueMicrotask(() => this.#flush());
-    });
-  }
-
-  async #flush() {
-    if (this.#sending === this.#requests || this.#waiting.length === 0) return;
+function shared(send, requests = REQUESTS_MAX) {
+  const waiting = [];
+  let sending = 0;
+  async function flush() {
+    if (sending === requests || waiting.length === 0) return;
     let [count, length] = [0, 0];
-    while (count < Math.min(this.#waiting.length, CALLS_MAX) && length < CALLS_LENGTH_MAX) length += this.#waiting[count++].item?.length ?? 0;
-    const calls = this.#waiting.splice(0, count);
-    this.#sending += 1;
+    while (count < Math.min(waiting.length, CALLS_MAX) && length < CALLS_LENGTH_MAX) length += waiting[count++].item?.length ?? 0;
+    const calls = waiting.splice(0, count);
+    sending += 1;
     try {
-      const answers = await this.#send(calls.map(({ item }) => item));
+      const answers = await send(calls.map(({ item }) => item));
       calls.forEach(({ resolve, reject }, nth) => (answers[nth] instanceof Error ? reject : resolve)(answers[nth]));
     } catch (error) {
       for (const { reject } of calls) reject(error);
     }
-    this.#sending -= 1;
-    queueMicrotask(() => this.#flush());
+    sending -= 1;
+    queueMicrotask(flush);
   }
+  return (item) =>
+    new Promise((resolve, reject) => {
+      waiting.push({ item, resolve, reject });
+      // After the calls of others that the same answer woke.
+      if (waiting.length === 1) queueMicrotask(flush);
+    });
 }
 
 async function read(response) {
@@ -172,8 +162,8 @@ export class Client {
   async enqueue(type, data, { idempotency_key, ...rest } = {}) {
     const text = JSON.stringify({ ...rest, data });
     if (idempotency_key !== undefined) return (await this.#add(type, text, idempotency_key)).id;
-    if (!this.#adding.has(type)) this.#adding.set(type, new Shared((texts) => this.#addShared(type, texts)));
-    return this.#adding.get(type).call(text);
+    if (!this.#adding.has(type)) this.#adding.set(type, shared((texts) => this.#addShared(type, texts)));
+    return this.#adding.get(type)(text);
   }
 
   /** Adds up to 500 jobs, of which some may be refused. */
@@ -320,13 +310,14 @@ const isPassing = (error) =>
 
 /** Runs `handler` for jobs of a type, `concurrency` at a time. What it resolves with is the result. */
 export class Worker {
+  // Until the service knows how they ended.
   #runs = new Set();
   #stopping = new AbortController();
   #over = new AbortController();
   // What the service promised last; at first, the shortest that a type can have. Earlier promises to jobs may be shorter.
   #timeout = 1_000;
-  #ends = new Shared((ends) => this.#end(ends));
-  #claims = new Shared((slots) => this.#claim(slots.length), 1);
+  #ends = shared((ends) => this.#end(ends));
+  #claims = shared((slots) => this.#claim(slots.length), 1);
 
   constructor(client, type, handler, { concurrency = 1, name, wait_sec = 60, grace_sec = 30, log = console } = {}) {
     name ??= `javascript:${uuid()}`;
@@ -344,26 +335,25 @@ export class Worker {
     // The next signal ends the process.
     for (const name of signals ? ["SIGTERM", "SIGINT"] : []) globalThis.process?.once?.(name, drain);
     const beats = this.#beats();
-    const slots = Promise.allSettled(Array.from({ length: this.concurrency }, () => this.#slot()));
+    const slots = Promise.allSettled(Array.from({ length: this.concurrency }, () => this.#slot())).finally(() => this.#over.abort());
     while (!this.#stopping.signal.aborted) await sleep(2 ** 31 - 1, this.#stopping.signal);
-    const over = new AbortController();
-    const ended = slots.finally(() => over.abort());
-    await sleep(this.grace_sec * 1_000, over.signal);
-    this.#over.abort();
+    await sleep(this.grace_sec * 1_000, this.#over.signal);
     for (const run of this.#runs) run.release();
-    await sleep(LAST_MS, over.signal);
+    await sleep(LAST_MS, this.#over.signal);
+    this.#over.abort();
     await beats;
     for (const name of ["SIGTERM", "SIGINT"]) globalThis.process?.off?.(name, drain);
-    if (!over.signal.aborted) return;
-    for (const slot of await ended) if (slot.status === "rejected") throw slot.reason;
+    for (const slot of await slots) if (slot.status === "rejected") throw slot.reason;
   }
 
   /** Works on one job after another. The end of one and the claim of the next are one request. */
   async #slot() {
     const { signal } = this.#stopping;
     try {
-      for (let ended; ended || !signal.aborted; ) {
-        const run = (ended && (await this.#ends.call(ended))) ?? (await this.#claims.call());
+      for (let run, ended; ended || !signal.aborted; ) {
+        const next = ended && (await this.#ends(ended));
+        this.#runs.delete(run);
+        run = next ?? (await this.#claims());
         ended = run && (await this.#work(run));
       }
     } finally {
@@ -385,14 +375,16 @@ export class Worker {
 
   /** Ends runs and, unless this stops, claims a job for each of their slots. Resolves with the jobs that there are. */
   async #end(ends) {
-    const { signal } = this.#stopping;
-    for (const giveUp = performance.now() + this.grace_sec * 1_000 + LAST_MS; !signal.aborted || performance.now() < giveUp; ) {
+    const [stopping, over] = [this.#stopping.signal, this.#over.signal];
+    while (!over.aborted) {
       try {
-        const reply = await this.client.finish(this.type, ends, signal.aborted ? {} : { claim: ends.length, worker: this.name });
+        const claim = stopping.aborted ? 0 : ends.length;
+        const reply = await this.client.finish(this.type, ends, { claim, worker: this.name, signal: over });
         const lost = reply.results.filter(({ status }) => status === "halt");
         for (const { id } of lost) this.log.warn(`${id} is no longer this worker's: the end of its run was ignored`);
         return this.#begin(reply);
       } catch (error) {
+        if (over.aborted) return [];
         if (isPassing(error) || [401, 403, 404].includes(error.status)) {
           await this.#passes(error);
         } else if (ends.length > 1) {
@@ -413,7 +405,7 @@ export class Worker {
     this.log.warn(`${error.message}; trying again`);
     const { signal } = this.#stopping;
     // While the worker stops, ends of runs are still retried; its signal no longer cuts the pause short.
-    await sleep(UNREACHABLE_MS * (0.5 + Math.random() / 2), signal.aborted ? undefined : signal);
+    await sleep(UNREACHABLE_MS * (0.5 + Math.random() / 2), signal.aborted ? this.#over.signal : signal);
   }
 
   /** How a run ends instead, for example because its result is too large. */
@@ -428,7 +420,7 @@ export class Worker {
   #begin({ jobs, timeout_sec }) {
     this.#timeout = timeout_sec * 1_000;
     const held = { promised: this.#timeout, heldUntil: performance.now() + this.#timeout };
-    const runs = jobs.map((claimed) => ({ claimed, job: new Job(claimed), ...held, release: undefined }));
+    const runs = jobs.map((claimed) => ({ claimed, job: new Job(claimed), ...held, isLost: false, release: undefined, beating: undefined }));
     for (const run of runs) this.#runs.add(run);
     return runs;
   }
@@ -440,15 +432,15 @@ export class Worker {
       run.release = () => resolve({ outcome: "again" });
       this.#handle(job).then(resolve);
     });
-    this.#runs.delete(run);
-    // The next run starts from it.
-    if (Job.news(job) && ended.outcome !== "done" && !Job.isHalted(job)) await this.#beat([run]);
-    if (!Job.isHalted(job)) {
-      // For handlers that go on although they were released, and for what they still use.
-      Job.halt(job, "the run has ended");
-      return { id, lock, ...ended };
+    // For handlers that go on although they were released, and for what they still use.
+    Job.halt(job, "the run has ended");
+    if (run.isLost) return void this.log.warn(`${id} is no longer this worker's: its run was halted`);
+    while (Job.news(job) && ended.outcome !== "done" && !this.#over.signal.aborted) {
+      // The next run starts from it.
+      await (run.beating ?? this.#beat([run]));
+      if (Job.news(job)) await sleep(PROGRESS_MS, this.#over.signal);
     }
-    this.log.warn(`${id} is no longer this worker's: its run was halted`);
+    return { id, lock, ...ended };
   }
 
   async #handle(job) {
@@ -469,43 +461,50 @@ export class Worker {
       await sleep(pause, this.#over.signal);
       const now = performance.now();
       // Another worker may have it by now.
-      for (const { job, heldUntil } of this.#runs) if (now > heldUntil) Job.halt(job, "the service cannot be reached");
-      // This worker would throw away the results of those that were given up.
-      const held = [...this.#runs].filter(({ job }) => !Job.isHalted(job));
+      for (const run of [...this.#runs].filter(({ heldUntil }) => now > heldUntil)) {
+        run.isLost = true;
+        Job.halt(run.job, "the job is lost");
+      }
+      // This worker would throw away the results of those that are lost. No heartbeat overtakes another.
+      const held = [...this.#runs].filter(({ isLost, beating }) => !isLost && !beating);
       const isDue = now - beaten >= this.#least(held) / 3 - pause;
       if (isDue) beaten = now;
       const runs = held.filter(({ job }) => isDue || Job.news(job));
-      await Promise.all(Array.from({ length: Math.ceil(runs.length / CALLS_MAX) }, () => this.#beat(runs.splice(0, CALLS_MAX))));
+      while (runs.length > 0) this.#beat(runs.splice(0, CALLS_MAX));
     }
   }
 
   /** The shortest timeout that the service may have promised to these jobs. */
   #least = (runs) => runs.reduce((least, { promised }) => Math.min(least, promised), this.#timeout);
 
-  async #beat(runs, refused) {
-    const [sent, limit] = [performance.now(), new AbortController()];
-    const heldUntil = Math.min(...runs.map((run) => run.heldUntil));
-    const timer = setTimeout(() => limit.abort(new UnreachableError("heartbeats timed out")), heldUntil - sent);
-    const news = refused ?? runs.map(({ job }) => Job.news(job));
+  #beat(runs) {
+    const beating = this.#sendBeats(runs).finally(() => runs.forEach((run) => (run.beating = undefined)));
+    runs.forEach((run) => (run.beating = beating));
+    return beating;
+  }
+
+  async #sendBeats(runs, withProgress = true) {
+    const [sent, { signal }] = [performance.now(), this.#over];
+    const news = runs.map(({ job }) => (withProgress ? Job.news(job) : undefined));
+    const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...news[nth] }));
     try {
-      const beats = runs.map(({ claimed: { id, lock } }, nth) => ({ id, lock, ...(refused ? {} : news[nth]) }));
-      const options = { timeout_sec: this.#least(runs) / 3_000, signal: limit.signal };
-      const { jobs, timeout_sec } = await this.client.beat(this.type, beats, options);
+      const { jobs, timeout_sec } = await this.client.beat(this.type, beats, { timeout_sec: this.#least(runs) / 3_000, signal });
       // Older versions of the service omit it.
       if (timeout_sec) this.#timeout = timeout_sec * 1_000;
       jobs.forEach(({ id, status, reason }, nth) => {
+        const run = runs[nth];
         if (reason) this.log.warn(`progress of ${id} was refused: ${reason}`);
-        Job.sent(runs[nth].job, news[nth]);
-        runs[nth].job.superseded = status === "again";
-        if (status === "halt") Job.halt(runs[nth].job, "the job is lost");
-        else Object.assign(runs[nth], { promised: this.#timeout, heldUntil: sent + this.#timeout });
+        Job.sent(run.job, news[nth]);
+        run.job.superseded = status === "again";
+        Object.assign(run, { promised: this.#timeout, heldUntil: status === "halt" ? 0 : sent + this.#timeout });
       });
     } catch (error) {
+      if (signal.aborted) return;
       this.log.warn(`heartbeats of ${runs.length} jobs: ${error.message}`);
+      if (isPassing(error) || !news.some(Boolean)) return;
       // Progress that is refused is not sent again, and does not cost the worker its jobs.
-      if (!refused && news.some(Boolean) && !isPassing(error)) await this.#beat(runs, news);
-    } finally {
-      clearTimeout(timer);
+      runs.forEach(({ job }, nth) => Job.sent(job, news[nth]));
+      await this.#sendBeats(runs, false);
     }
   }
 }

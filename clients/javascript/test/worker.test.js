@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { hostname } from "node:os";
 import { after, before, beforeEach, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Again, Client, Failed, Halted, ServiceError, Worker } from "davenport-jobs";
+import { Again, Client, Failed, Halted, ServiceError, UnreachableError, Worker } from "davenport-jobs";
 import { Proxy, Service, program, until } from "../support/service.js";
 
 const PROGRAM = `
@@ -191,6 +191,80 @@ test("heartbeats of many runs are sent together", { timeout: 30_000 }, async () 
   assert.deepEqual(sizes, [500, 1]);
 });
 
+const held = (jobs) => ({ jobs: jobs.map(({ id }) => ({ id, status: "held" })) });
+
+test("progress is stored before a run ends", { timeout: 30_000 }, async () => {
+  const requests = [];
+  const unsteady = {
+    claim: async () => ({ jobs: [claimed("a")], timeout_sec: 60 }),
+    finish: async (type, jobs) => (requests.push(jobs[0].outcome), ended(jobs)),
+    beat: async (type, jobs) => {
+      if (requests.push(jobs[0].progress) < 4) throw new UnreachableError("planted");
+      return held(jobs);
+    },
+  };
+  const handle = (job) => {
+    job.report(50);
+    worker.stop();
+    throw new Again();
+  };
+  const worker = new Worker(unsteady, type, handle, { log });
+  await worker.run({ signals: false });
+  assert.deepEqual(requests, [50, 50, 50, 50, "again"]);
+});
+
+test("reports of a job do not overtake each other", { timeout: 30_000 }, async () => {
+  let [begun, mayEnd] = [];
+  const [beating, slow, stored] = [new Promise((resolve) => (begun = resolve)), new Promise((resolve) => (mayEnd = resolve)), []];
+  const late = {
+    claim: async () => ({ jobs: [claimed("a")], timeout_sec: 60 }),
+    finish: async (type, jobs) => ended(jobs),
+    beat: async (type, jobs) => {
+      if (jobs[0].progress === "older") await (begun(), slow);
+      if (jobs[0].progress) stored.push(jobs[0].progress);
+      return held(jobs);
+    },
+  };
+  const handle = async (job) => {
+    job.report("older");
+    await beating;
+    job.report("newer");
+    // Later than the next heartbeat would be.
+    setTimeout(mayEnd, 750);
+    worker.stop();
+    throw new Again();
+  };
+  const worker = new Worker(late, type, handle, { log });
+  await worker.run({ signals: false });
+  assert.deepEqual(stored, ["older", "newer"]);
+});
+
+test("heartbeats that hang do not delay others", { timeout: 30_000 }, async () => {
+  let [given, hanging, others] = [0];
+  const [hangs, beaten] = [new Promise((resolve) => (hanging = resolve)), new Promise((resolve) => (others = resolve))];
+  const partly = {
+    claim: async () => (given++ > 0 && (await hangs), { jobs: [claimed(`${given}`)], timeout_sec: 60 }),
+    finish: async (type, jobs) => ended(jobs),
+    beat: async (type, jobs) => {
+      if (jobs[0].id === "1") await (hanging(), beaten);
+      others();
+      return held(jobs);
+    },
+  };
+  const handle = async (job) => (job.report(1), await beaten, worker.stop());
+  const worker = new Worker(partly, type, handle, { log, concurrency: 2 });
+  await worker.run({ signals: false });
+});
+
+test("a worker that is stopped gives up its last reports", { timeout: 30_000 }, async () => {
+  const away = {
+    claim: async () => ({ jobs: [claimed("a")], timeout_sec: 60 }),
+    finish: (type, jobs, { signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))),
+  };
+  const worker = new Worker(away, type, () => worker.stop(), { log, grace_sec: 0.1 });
+  await worker.run({ signals: false });
+});
+
 test("answers to claims do not delay heartbeats of earlier jobs", async () => {
   const ends = [];
   let claims = 0;
@@ -271,6 +345,22 @@ test("heartbeats go to the next frontend if one hangs", async () => {
     return attempt;
   };
   const worker = new Worker(new Client([proxy.url, service.url]), type, handle, { log });
+  const ran = worker.run({ signals: false });
+  try {
+    assert.deepEqual((await end(id)).attempts.map(({ outcome }) => outcome), ["done"]);
+  } finally {
+    worker.stop();
+    proxy.end();
+    await ran;
+  }
+});
+
+test("a run is kept until the next frontend knows how it ended", async () => {
+  const proxy = await Proxy.begin(service);
+  const id = await client.enqueue(type, 1);
+  const handle = ({ attempt }) => ((proxy.hangs = true), attempt);
+  // Longer than a silent worker has.
+  const worker = new Worker(new Client([proxy.url, service.url], { timeout_sec: 4 }), type, handle, { log });
   const ran = worker.run({ signals: false });
   try {
     assert.deepEqual((await end(id)).attempts.map(({ outcome }) => outcome), ["done"]);
