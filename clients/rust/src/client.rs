@@ -203,7 +203,7 @@ requests! {
 impl Error {
     /// Whether the same request may be answered later.
     pub(crate) fn may_pass(&self) -> bool {
-        matches!(self, Self::Refused { status: 408 | 429 | 500.., .. } | Self::Unreachable(_) | Self::Late)
+        matches!(self, Self::Refused { status: 408 | 429 | 500.., .. } | Self::Unreachable(_))
     }
 
     /// Whether another frontend, or this one in a moment, may answer.

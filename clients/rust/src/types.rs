@@ -137,8 +137,11 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Fails if the progress was refused.
+    /// Fails if the job is lost, or the progress was refused.
     pub(crate) fn accepted(&self) -> Result<()> {
+        if self.status == "halt" {
+            return Err(Error::Halt);
+        }
         let Self { error: Some(error), reason, .. } = self else { return Ok(()) };
         let (error, reason) = (error.clone(), reason.clone().unwrap_or_default());
         Err(Error::Refused { status: 400, error, reason, retry_after: None })
@@ -226,8 +229,6 @@ pub enum Error {
     Path(String),
     #[error("the response or the data is not of the expected type")]
     Json(#[from] serde_json::Error),
-    #[error("the service did not answer in time")]
-    Late,
     #[error("the job is no longer this worker's")]
     Halt,
 }

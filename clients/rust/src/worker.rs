@@ -1,7 +1,7 @@
 //! A worker: claims jobs, runs a handler for each, sends heartbeats, and ends the runs.
 
 use std::error::Error as StdError;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Answer, Beat, Beats, Claimed, Client, Ended, Error, Failure, Finish, Held, Result, WorkerOptions};
@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_mins(1);
 const PROGRESS: Duration = Duration::from_millis(500);
 /// Between other tries to reach the service, or to wait for a job.
 const UNREACHABLE: Duration = Duration::from_secs(5);
-/// How long the worker still tries to end runs whose handlers it has dropped.
+/// For last reports, once the worker has dropped handlers.
 const LAST: Duration = Duration::from_secs(10);
 const BEATS_MAX: usize = 500;
 /// The member of progress that has data of [`Task::save`].
@@ -61,17 +61,9 @@ impl<T> Task<T> {
 impl<T: Serialize> Task<T> {
     /// Stores the current data, as progress, for the next run in case this one fails.
     pub async fn save(&self) -> Result<Held> {
-        let progress = Some(json!({SAVED: serde_json::to_value(&self.data)?}));
-        let (sent, (_, promised)) = (Instant::now(), *lock(&self.run.held));
-        let (answers, timeout) = self.run.worker.beat(&[Beat { progress, ..self.run.beat.clone() }], promised).await?;
-        for answer in answers {
-            if answer.status == "halt" {
-                self.run.lost.cancel();
-                return Err(Error::Halt);
-            }
-            *lock(&self.run.held) = (sent + timeout, timeout);
+        let (worker, saved) = (Arc::clone(&self.run.worker), json!({SAVED: serde_json::to_value(&self.data)?}));
+        for answer in worker.beat(vec![Arc::clone(&self.run)], Some(saved)).await? {
             answer.accepted()?;
-            self.run.again.store(answer.status == "again", Ordering::Relaxed);
         }
         Ok(Held { again: self.superseded() })
     }
@@ -131,6 +123,8 @@ struct Run {
     report: Mutex<Option<Value>>,
     /// Until when the job is this worker's, and the timeout that it was promised.
     held: Mutex<(Instant, Duration)>,
+    /// Held while a heartbeat is sent: none overtakes another.
+    beating: tokio::sync::Mutex<()>,
     again: AtomicBool,
     lost: CancellationToken,
 }
@@ -162,9 +156,8 @@ struct Shared {
     handler: Handler,
     /// Stops claiming jobs.
     stop: CancellationToken,
-    /// Drops runs that are still in progress.
-    drop: CancellationToken,
-    runs: Mutex<Vec<Arc<Run>>>,
+    /// Of each slot, until the service knows how it ended.
+    runs: Mutex<Vec<Option<Arc<Run>>>>,
 }
 
 impl Worker {
@@ -185,7 +178,6 @@ impl Worker {
         Fut: Future<Output = std::result::Result<Finish, Failure>> + Send + 'static,
     {
         let (concurrency, drain) = (self.options.concurrency.max(1), self.options.drain);
-        let (stop, drop) = (token.child_token(), CancellationToken::new());
         let handler: Handler = Box::new(move |mut claimed, run| {
             let saved = claimed.progress.get_mut(SAVED).map(Value::take);
             let data = serde_json::from_value(saved.unwrap_or(claimed.data)).map_err(|error| error.to_string());
@@ -197,23 +189,50 @@ impl Worker {
                 Err(error) => Box::pin(async move { Err(Failure::Dead(format!("its data cannot be read: {error}"))) }),
             }
         });
-        let shared = Arc::new(Shared { worker: Arc::new(self), handler, stop, drop, runs: Mutex::default() });
-        let slots: JoinSet<_> = (0..concurrency).map(|_| Arc::clone(&shared).work()).collect();
-        let mut ended = pin!(async { slots.join_all().await.into_iter().collect() });
+        let (stop, runs) = (token.child_token(), Mutex::new(vec![None; concurrency]));
+        let shared = Arc::new(Shared { worker: Arc::new(self), handler, stop, runs });
+        let slots: JoinSet<_> = (0..concurrency).map(|slot| Arc::clone(&shared).work(slot)).collect();
         tokio::select! {
-            refused = &mut ended => return refused,
-            () = shared.beats() => {}
-            () = async { shared.stop.cancelled().await; sleep(drain).await } => {}
+            refused = slots.join_all() => refused.into_iter().collect(),
+            () = shared.beats() => Ok(()),
+            () = shared.stopped_for(drain + LAST) => Ok(()),
         }
-        shared.drop.cancel();
-        timeout(LAST, ended).await.unwrap_or(Ok(()))
     }
 
-    /// Sends heartbeats for jobs that were promised this timeout or longer, if need be to the next frontend.
-    async fn beat(&self, beats: &[Beat], timeout: Duration) -> Result<(Vec<Answer>, Duration)> {
-        let timeout = timeout.min(*lock(&self.timeout));
-        let Beats { jobs, timeout_sec } = self.client.within(timeout / 3).beat(&self.ty, beats).await?;
-        Ok((jobs, self.follow(timeout_sec)))
+    /// Sends heartbeats, if need be to the next frontend, and what the first run saves.
+    async fn beat(self: Arc<Self>, runs: Vec<Arc<Run>>, saved: Option<Value>) -> Result<Vec<Answer>> {
+        let mut beating = Vec::new();
+        for run in &runs {
+            beating.push(run.beating.lock().await);
+        }
+        if saved.is_some() {
+            *lock(&runs[0].report) = saved;
+        }
+        let (sent, timeout) = (Instant::now(), *lock(&self.timeout));
+        let promised = runs.iter().map(|run| lock(&run.held).1).fold(timeout, Duration::min);
+        let client = self.client.within(promised / 3);
+        let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).clone(), ..run.beat.clone() });
+        let (mut beats, mut refused): (Vec<_>, _) = (beats.collect(), None);
+        let Beats { jobs, timeout_sec } = loop {
+            let answer = client.beat(&self.ty, &beats).await;
+            match answer.inspect_err(|error| tracing::warn!(jobs = runs.len(), %error, "heartbeats failed")) {
+                Ok(answer) => break answer,
+                Err(error) if error.may_pass() || beats.iter().all(|beat| beat.progress.is_none()) => {
+                    return Err(error);
+                }
+                Err(error) => refused = Some(error),
+            }
+            // Progress that is refused does not cost the worker its jobs.
+            runs.iter().zip(&mut beats).for_each(|(run, beat)| run.told(beat.progress.take().as_ref()));
+        };
+        let timeout = self.follow(timeout_sec);
+        for ((run, beat), answer) in runs.iter().zip(&beats).zip(&jobs) {
+            run.told(beat.progress.as_ref());
+            run.again.store(answer.status == "again", Ordering::Relaxed);
+            let timeout = if answer.status == "halt" { Duration::ZERO } else { timeout };
+            *lock(&run.held) = (sent + timeout, timeout);
+        }
+        refused.map_or(Ok(jobs), Err)
     }
 
     /// Adopts the timeout of an answer, and returns it.
@@ -226,37 +245,44 @@ impl Worker {
 
 impl Shared {
     /// Runs one job after another; the end of one and the claim of the next are one request.
-    async fn work(self: Arc<Self>) -> Result<()> {
+    async fn work(self: Arc<Self>, slot: usize) -> Result<()> {
         let mut ended = None;
-        while let Some((claimed, timeout)) = self.next(ended.take()).await? {
+        while let Some((claimed, timeout)) = self.next(slot, ended.take()).await? {
             let run = Arc::new(Run {
                 worker: Arc::clone(&self.worker),
                 beat: Beat { id: claimed.id.clone(), lock: claimed.lock.clone(), progress: None },
                 report: Mutex::default(),
                 held: Mutex::new((Instant::now() + timeout, timeout)),
+                beating: tokio::sync::Mutex::default(),
                 again: AtomicBool::default(),
                 lost: CancellationToken::new(),
             });
-            lock(&self.runs).push(Arc::clone(&run));
+            lock(&self.runs)[slot] = Some(Arc::clone(&run));
             ended = self.run_one(claimed, &run).await;
-            lock(&self.runs).retain(|other| !Arc::ptr_eq(other, &run));
-            if ended.as_ref().is_some_and(|ended| ended.finish.outcome != "done") && lock(&run.report).is_some() {
-                // The next run starts from it.
-                Arc::clone(&self).beat(vec![run]).await;
+            // The next run starts from its progress.
+            let is_resumed = ended.as_ref().is_some_and(|ended| ended.finish.outcome != "done");
+            let beat = || Arc::clone(&self.worker).beat(vec![Arc::clone(&run)], None);
+            while is_resumed && lock(&run.report).is_some() && beat().await.is_err() {
+                sleep(PROGRESS).await;
             }
         }
         Ok(())
     }
 
     /// Ends a run and claims the next job; `None` once the worker is stopped.
-    async fn next(&self, mut ended: Option<Ended>) -> Result<Option<(Claimed, Duration)>> {
+    async fn next(&self, slot: usize, mut ended: Option<Ended>) -> Result<Option<(Claimed, Duration)>> {
         while !self.stop.is_cancelled() || ended.is_some() {
             let (stopped, asked) = (self.stop.is_cancelled(), Instant::now());
-            let (count, wait) = if stopped { (0, Duration::ZERO) } else { (1, WAIT) };
+            if ended.is_none() {
+                lock(&self.runs)[slot] = None;
+            }
+            // The end of a run is answered at once.
+            let wait = if ended.is_some() { Duration::ZERO } else { WAIT };
+            let (ends, count) = (ended.as_slice(), usize::from(!stopped));
             match tokio::select! {
                 // Whether the run has ended is unknown then; repeating its end does no harm.
                 () = self.stop.cancelled(), if !stopped => continue,
-                answer = self.worker.client.finish(&self.worker.ty, ended.as_slice(), &self.worker.name, count, wait) => answer,
+                answer = self.worker.client.finish(&self.worker.ty, ends, &self.worker.name, count, wait) => answer,
             } {
                 Ok(mut claims) => {
                     ended = None;
@@ -265,7 +291,7 @@ impl Shared {
                         return Ok(Some((claimed, timeout)));
                     }
                     // A quick answer without jobs means that too many claims are waiting.
-                    if stopped || asked.elapsed() > Duration::from_secs(1) {
+                    if wait.is_zero() || asked.elapsed() > Duration::from_secs(1) {
                         continue;
                     }
                 }
@@ -298,60 +324,38 @@ impl Shared {
         let ended = tokio::select! {
             biased;
             () = run.lost.cancelled() => return None,
-            () = self.drop.cancelled() => Ok(Finish::again(0)),
-            ended = handling.join_next() => match ended {
-                Some(Ok(ended)) => ended,
-                _ => Err(Failure::Retry("its handler panicked".into())),
-            },
+            () = self.stopped_for(self.worker.options.drain) => Ok(Finish::again(0)),
+            ended = handling.join_next() => ended.and_then(|ended| ended.ok()).unwrap_or_else(|| Err(Failure::Retry("its handler panicked".into()))),
         };
         let Beat { id, lock, .. } = run.beat.clone();
         Some(Ended { id, lock, finish: ended.unwrap_or_else(Finish::from) })
     }
 
+    /// Returns once the worker was stopped so long ago.
+    async fn stopped_for(&self, time: Duration) {
+        self.stop.cancelled().await;
+        sleep(time).await;
+    }
+
     async fn beats(self: &Arc<Self>) {
-        let mut beaten = Instant::now();
+        let (mut beaten, mut beating) = (Instant::now(), JoinSet::new());
         loop {
             let timeout = *lock(&self.worker.timeout);
             let pause = PROGRESS.min(timeout / 6);
             sleep(pause).await;
-            let mut runs = lock(&self.runs).clone();
+            let mut runs: Vec<_> = lock(&self.runs).iter().flatten().cloned().collect();
             // Another worker may have it by now.
             runs.iter().filter(|run| Instant::now() >= lock(&run.held).0).for_each(|run| run.lost.cancel());
             // This worker would keep those that were given up from running.
-            runs.retain(|run| !run.lost.is_cancelled());
+            runs.retain(|run| !run.lost.is_cancelled() && run.beating.try_lock().is_ok());
             let promised = runs.iter().map(|run| lock(&run.held).1);
             let due = beaten.elapsed() + pause >= promised.fold(timeout, Duration::min) / 3;
             beaten = if due { Instant::now() } else { beaten };
             runs.retain(|run| due || lock(&run.report).is_some());
-            let beats = runs.chunks(BEATS_MAX).map(|part| Arc::clone(self).beat(part.to_vec()));
-            beats.collect::<JoinSet<()>>().join_all().await;
-        }
-    }
-
-    async fn beat(self: Arc<Self>, runs: Vec<Arc<Run>>) {
-        let sent = Instant::now();
-        let held_until = runs.iter().map(|run| lock(&run.held).0).min().unwrap_or(sent);
-        let promised = runs.iter().map(|run| lock(&run.held).1).min().unwrap_or_default();
-        let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).clone(), ..run.beat.clone() });
-        let mut beats: Vec<Beat> = beats.collect();
-        let (answers, timeout) = loop {
-            let asked = timeout_at(held_until, self.worker.beat(&beats, promised)).await;
-            let error = match asked.unwrap_or(Err(Error::Late)) {
-                Ok(answered) => break answered,
-                Err(error) => error,
-            };
-            tracing::warn!(jobs = runs.len(), %error, "heartbeats failed");
-            if error.may_pass() || beats.iter().all(|beat| beat.progress.is_none()) {
-                return;
+            while beating.try_join_next().is_some() {}
+            for part in runs.chunks(BEATS_MAX) {
+                beating.spawn(Arc::clone(&self.worker).beat(part.to_vec(), None));
             }
-            // Progress that is refused does not cost the worker its jobs.
-            runs.iter().zip(&mut beats).for_each(|(run, beat)| run.told(beat.progress.take().as_ref()));
-        };
-        for ((run, beat), answer) in runs.iter().zip(&beats).zip(answers) {
-            run.told(beat.progress.as_ref());
-            run.again.store(answer.status == "again", Ordering::Relaxed);
-            let timeout = if answer.status == "halt" { Duration::ZERO } else { timeout };
-            *lock(&run.held) = (sent + timeout, timeout);
         }
     }
 }
@@ -375,14 +379,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub fn stopped_by_signal() -> std::io::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
     let token = CancellationToken::new();
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let stop = token.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = term.recv() => stop.cancel(),
-            _ = int.recv() => stop.cancel(),
-        }
-    });
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let (mut signals, token) = (signal(kind)?, token.clone());
+        tokio::spawn(async move {
+            signals.recv().await;
+            token.cancel();
+        });
+    }
     Ok(token)
 }
 

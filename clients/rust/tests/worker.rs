@@ -220,6 +220,71 @@ async fn heartbeats_go_to_the_next_frontend_if_one_hangs() {
 }
 
 #[tokio::test]
+async fn a_run_is_kept_until_the_next_frontend_knows_how_it_ended() {
+    let service = Service::new("hanging-end").await;
+    let (client, proxy) = (service.client(), Proxy::new(service.port).await);
+    client.put_type("work", &json!({"timeout_sec": 2})).await.unwrap();
+    client.enqueue("work", &job("a", 1)).await.unwrap();
+    let handler = {
+        let hangs = Arc::clone(&proxy.hangs);
+        move |_: Task<u32>| {
+            hangs.store(true, Ordering::Relaxed);
+            std::future::ready(Ok(Finish::done()))
+        }
+    };
+    let urls = [proxy.port, service.port].map(|port| format!("http://root:s3cret@127.0.0.1:{port}"));
+    let both = Client::with(&[&urls[0], &urls[1]], None).unwrap();
+    let stop = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(both, "work", "w", options(1)).run(stop.clone(), handler));
+    let ended = state(&client, "a", &["finished", "dead"]).await;
+    assert_eq!((&*ended.state, ended.attempt), ("finished", 1), "{:?}", ended.attempts);
+    stop.cancel();
+    worker.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn progress_is_stored_before_a_run_ends() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let app = {
+        let asked = Arc::clone(&asked);
+        move |path: String, body: Value| {
+            let mut asked = asked.lock().unwrap();
+            let job = body["jobs"].get(0).cloned().unwrap_or_default();
+            let job_a = json!({"id": "a", "lock": "l", "attempt": 1, "failures": 0, "data": "x"});
+            if job.is_null() {
+                return Some((200, json!({"jobs": [job_a], "results": [], "timeout_sec": 60})));
+            }
+            let is_beat = path.ends_with("_beat");
+            asked.push(job[if is_beat { "progress" } else { "outcome" }].clone());
+            match asked.len() {
+                1..4 => Some((500, json!({"error": "planted"}))),
+                _ if is_beat => Some((200, json!({"jobs": [{"status": "held"}]}))),
+                _ => Some((200, json!({"jobs": [], "results": [{"status": "ok"}], "timeout_sec": 60}))),
+            }
+        }
+    };
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer(BufReader::new(stream), app.clone()));
+        }
+    });
+    let stop = CancellationToken::new();
+    let handler = {
+        let stop = stop.clone();
+        move |task: Task<String>| {
+            task.report(50);
+            stop.cancel();
+            std::future::ready(Ok(task.again_in(Duration::ZERO)))
+        }
+    };
+    let worker = Worker::new(client, "work", "w", WorkerOptions { drain: LONG, ..options(1) });
+    worker.run(stop, handler).await.unwrap();
+    assert_eq!(*asked.lock().unwrap(), [json!(50), json!(50), json!(50), json!(50), json!("again")]);
+}
+
+#[tokio::test]
 async fn a_worker_outlives_its_service() {
     let mut service = Service::new("killed").await;
     let client = service.client();
@@ -339,7 +404,10 @@ async fn the_end_of_a_run_is_repeated_while_the_worker_stops() {
     let (claims, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let app = {
         let (claims, ends) = (Arc::clone(&claims), Arc::clone(&ends));
-        move |_: String, body: Value| {
+        move |path: String, body: Value| {
+            if path.ends_with("_beat") {
+                return Some((200, json!({"jobs": [{"status": "held"}]})));
+            }
             let is_end = body["jobs"] != json!([]);
             let nth = if is_end { &ends } else { &claims }.fetch_add(1, Ordering::Relaxed);
             match (is_end, nth) {

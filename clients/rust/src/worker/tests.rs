@@ -1,7 +1,7 @@
 //! Which runs have heartbeats.
 
-use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
@@ -12,6 +12,7 @@ fn run(client: &Client, id: &str) -> Arc<Run> {
         beat: Beat { id: id.into(), lock: "l".into(), progress: None },
         report: Mutex::new(Some(json!(50))),
         held: Mutex::new((Instant::now() + WAIT, WAIT)),
+        beating: tokio::sync::Mutex::default(),
         again: AtomicBool::default(),
         lost: CancellationToken::new(),
     })
@@ -28,8 +29,7 @@ fn shared(client: &Client, runs: Vec<Arc<Run>>) -> Arc<Shared> {
         worker: worker(client),
         handler: Box::new(|_, _| Box::pin(std::future::pending())),
         stop: CancellationToken::new(),
-        drop: CancellationToken::new(),
-        runs: Mutex::new(runs),
+        runs: Mutex::new(runs.into_iter().map(Some).collect()),
     })
 }
 
@@ -88,5 +88,51 @@ async fn each_run_has_heartbeats_as_it_was_promised() {
         _ = listener.accept() => {}
         () = shared.beats() => unreachable!("heartbeats do not end"),
         () = sleep(Duration::from_secs(2)) => panic!("no heartbeat"),
+    }
+}
+
+/// The reports of a job that heartbeats bring, each with what answers it.
+async fn reports(listener: &TcpListener) -> (String, TcpStream) {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let (mut request, mut part) = (String::new(), [0; 1_000]);
+    while !request.ends_with("}]}") {
+        let read = stream.read(&mut part).await.unwrap();
+        assert_ne!(read, 0, "the heartbeat was not sent: {request}");
+        request.push_str(str::from_utf8(&part[..read]).unwrap());
+    }
+    (request.split_once("\r\n\r\n").unwrap().1.to_owned(), stream)
+}
+
+#[tokio::test]
+async fn heartbeats_wait_for_earlier_ones_of_their_job_only() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let (slow, other) = (run(&client, "slow"), run(&client, "other"));
+    let shared = shared(&client, vec![Arc::clone(&slow)]);
+    let task = Task { data: 70, id: "slow".into(), attempt: 1, failures: 0, progress: Value::Null, run: slow };
+    let requests = async {
+        let (first, mut stream) = reports(&listener).await;
+        assert_eq!(first, json!({"jobs": [{"id": "slow", "lock": "l", "progress": 50}]}).to_string());
+        task.report(60);
+        lock(&shared.runs).push(Some(other));
+        let (second, _) = reports(&listener).await;
+        assert_eq!(second, json!({"jobs": [{"id": "other", "lock": "l", "progress": 50}]}).to_string());
+        let saved = async {
+            let answer = r#"{"jobs":[{"status":"held"}]}"#;
+            let answer =
+                format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{answer}", answer.len());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            reports(&listener).await.0
+        };
+        let third = tokio::select! {
+            biased;
+            saved = task.save() => panic!("saved before the earlier heartbeat was answered: {saved:?}"),
+            third = saved => third,
+        };
+        assert_eq!(third, json!({"jobs": [{"id": "slow", "lock": "l", "progress": {"saved": 70}}]}).to_string());
+    };
+    tokio::select! {
+        () = requests => {}
+        () = shared.beats() => unreachable!("heartbeats do not end"),
     }
 }
