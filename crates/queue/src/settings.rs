@@ -60,7 +60,7 @@ pub struct RetryPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     untagged,
-    expecting = "a limit must be a whole number up to 10,000, or {\"max\": number, \"per_sec\": seconds}"
+    expecting = "a limit must be a whole number up to 10,000, or {\"max\": whole number, \"per_sec\": seconds}"
 )]
 pub enum LimitSetting {
     AtOnce(u32),
