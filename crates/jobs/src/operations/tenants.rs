@@ -142,7 +142,7 @@ impl Jobs {
         let mut rows = (tx.snapshot()).get_range(all.clone(), RangeOptions::default());
         let mut shares = BTreeMap::new();
         while let Some(row) = rows.next().await? {
-            if let Some(name) = Keys::tenant_of(&all, &row.key)?.filter(|name| !name.is_empty()) {
+            if let Some(name) = tenant_of(ty, &all, &row.key).filter(|name| !name.is_empty()) {
                 // 0 if it cannot be decoded: it is replaced in any case.
                 shares.insert(Tenant(name), decode(row.value).unwrap_or_default());
             }
@@ -168,8 +168,8 @@ impl Jobs {
                 let rows = tx.snapshot().get_range(range, options).collect();
                 async move {
                     let names = rows.await?.into_iter();
-                    let names = names.map(|row| Keys::tenant_of(&all, &row.key));
-                    names.collect::<Result<Vec<Option<Bytes>>>>()
+                    let names = names.filter_map(|row| tenant_of(ty, &all, &row.key));
+                    Ok::<_, Error>(names.collect::<Vec<Bytes>>())
                 }
             };
             let (used, set) = try_join(
@@ -177,7 +177,7 @@ impl Jobs {
                 first(shares, after.map(|name| self.keys().shares(ty, name))),
             )
             .await?;
-            let names: BTreeSet<Bytes> = used.into_iter().chain(set).flatten().collect();
+            let names: BTreeSet<Bytes> = used.into_iter().chain(set).collect();
             let served = self.last_vtime(&tx, ty).await?;
             let uses = names.into_iter().take(limit);
             try_join_all(uses.map(|name| self.use_of(&tx, ty, name, served))).await
@@ -204,7 +204,8 @@ impl Jobs {
         name: Bytes,
         served: i64,
     ) -> Result<TenantUse> {
-        let (vtime, shares) = self.standing(tx, ty, &name, None).await?;
+        let (vtime, shares) =
+            try_join(self.vtime_of(tx, ty, &name), self.shares_of(tx, ty, &name)).await?;
         let ahead = vtime.saturating_sub(served).max(0);
         Ok(TenantUse {
             tenant: (!name.is_empty()).then_some(Tenant(name)),
@@ -224,7 +225,7 @@ impl Jobs {
         }
         let mut few = Few::new();
         for row in rows {
-            if let Some(name) = Keys::tenant_of(&all, &row.key)? {
+            if let Some(name) = tenant_of(ty, &all, &row.key) {
                 few.insert(name, shares_or_default(ty, &row.key, row.value));
             }
         }
@@ -245,25 +246,48 @@ impl Jobs {
                 None => self.shares_of(tx, ty, tenant).await,
             }
         };
-        try_join(self.vtime_of(tx, ty, tenant), shares).await
+        try_join(self.sound_vtime_of(tx, ty, tenant), shares).await
     }
 
+    /// The virtual time of a tenant. One that cannot be decoded counts as that of the tenant served last.
     pub(crate) async fn vtime_of(
         &self,
         tx: &Transaction,
         ty: &JobType,
         tenant: &[u8],
     ) -> Result<i64> {
+        match self.stored_vtime(tx, ty, tenant).await? {
+            Some(vtime) => Ok(vtime),
+            None => self.last_vtime(tx, ty).await,
+        }
+    }
+
+    /// [`Self::vtime_of`] for a transaction that adds to it. One that cannot be decoded is replaced: the sum would make sense
+    /// only by chance.
+    pub(crate) async fn sound_vtime_of(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        tenant: &[u8],
+    ) -> Result<i64> {
+        if let Some(vtime) = self.stored_vtime(tx, ty, tenant).await? {
+            return Ok(vtime);
+        }
+        let vtime = self.last_vtime(tx, ty).await?;
+        tx.set(&self.keys().vtime(ty, tenant), &vtime.to_le_bytes());
+        Ok(vtime)
+    }
+
+    async fn stored_vtime(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        tenant: &[u8],
+    ) -> Result<Option<i64>> {
         let key = self.keys().vtime(ty, tenant);
         let value = tx.snapshot().get(&key).await?;
         let vtime = vtime_in(value.as_ref());
-        if let Ok(vtime) = vtime.inspect_err(|error| telemetry::undecodable(ty, &key, error)) {
-            return Ok(vtime);
-        }
-        // What is added to it later would make sense only by chance.
-        let vtime = self.last_vtime(tx, ty).await?;
-        tx.set(&key, &vtime.to_le_bytes());
-        Ok(vtime)
+        Ok((vtime.inspect_err(|error| telemetry::undecodable(ty, &key, error))).ok())
     }
 
     /// The virtual time at which tenants were served last.
@@ -285,6 +309,12 @@ impl Jobs {
         let value = tx.snapshot().get(&key).await?;
         Ok(value.map_or(SHARES_DEFAULT, |value| shares_or_default(ty, &key, value)))
     }
+}
+
+/// The tenant of a row that has one and can be decoded.
+fn tenant_of(ty: &JobType, all: &KeyRange, key: &[u8]) -> Option<Bytes> {
+    let tenant = Keys::tenant_of(all, key);
+    (tenant.inspect_err(|error| telemetry::undecodable(ty, key, error))).ok()?
 }
 
 /// The shares in a row; the default if it cannot be decoded.

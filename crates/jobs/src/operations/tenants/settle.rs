@@ -6,10 +6,11 @@ use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
 use store::{RangeOptions, Transaction};
 
+use super::tidy::turn_of;
 use super::{START_MS, WINDOW, cost};
 use crate::model::clock::millis;
 use crate::model::header::Header;
-use crate::model::keys::{InClass, Keys, Position, charged_until, promised};
+use crate::model::keys::{InClass, Position, charged_until, promised};
 use crate::operations::effects::Effects;
 use crate::{Class, Error, JobId, JobType, Jobs, Result};
 
@@ -198,7 +199,7 @@ impl Jobs {
             .map(|(ty, (_, tenant))| (ty, tenant))
             .collect();
         let vtimes = tenants.into_iter().map(|of| async move {
-            let vtime = self.vtime_of(tx, of.0, of.1).await?;
+            let vtime = self.sound_vtime_of(tx, of.0, of.1).await?;
             Ok::<_, Error>((of, vtime))
         });
         let (floors, vtimes) = try_join(try_join_all(floors), try_join_all(vtimes)).await?;
@@ -248,15 +249,17 @@ impl Jobs {
         let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(WINDOW));
         let rows = rows.collect().await?;
         let full = rows.len() == WINDOW;
-        let turns = rows.iter().map(|row| Keys::turn_of(all, &row.key));
-        let turns = turns.collect::<Result<Vec<_>>>()?;
-        let vtimes = turns.iter().map(|((_, tenant), turn)| async move {
-            let vtime = self.vtime_of(tx, ty, tenant).await?;
+        let turns: Vec<_> = rows
+            .iter()
+            .filter_map(|row| turn_of(ty, all, row))
+            .collect();
+        let vtimes = turns.iter().map(|turn| async move {
+            let vtime = self.vtime_of(tx, ty, &turn.tenant.1).await?;
             // Before those that were served, but not before those that have waited for their first turn.
-            Ok::<_, Error>((vtime - 1).max(*turn))
+            Ok::<_, Error>((vtime - 1).max(turn.vtime))
         });
         let least = try_join_all(vtimes).await?.into_iter().min();
-        let after = turns.last().filter(|_| full).map(|(_, vtime)| *vtime);
+        let after = turns.last().filter(|_| full).map(|turn| turn.vtime);
         Ok(least.map(|least| (least, after)))
     }
 }
