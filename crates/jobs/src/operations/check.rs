@@ -1,7 +1,7 @@
 //! The full recount: checks indexes, counters and chunks against the headers.
 //!
-//! Reads everything, page by page, and keeps only one page in memory. Each row is compared with its job's header in one
-//! transaction, so only counters may differ during writes.
+//! Reads everything, page by page, and keeps only one page and the names of tenants with turns in memory. Each row is compared
+//! with its job's header in one transaction, so only counters may differ during writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,8 +30,6 @@ pub struct Check {
     /// Inconsistencies: none, unless the queue or its store has a bug. If there are more than 1,000, the last entry is
     /// their number.
     pub problems: Vec<String>,
-    /// Whether the turns of tenants were not compared, because there are 100,000 or more.
-    pub turns_skipped: bool,
 }
 
 /// The results so far.
@@ -103,7 +101,8 @@ impl Jobs {
             .await?;
         let all = &self.keys().all_slots(ty);
         let rules = self.read(Call::batch("check"), |tx| async move {
-            self.limit_rules(&tx, ty).await
+            // Those that this process knows may have been damaged since.
+            self.rules_after(&tx, ty, None).await
         });
         let rules = &*rules.await?;
         let look = |tx, row| async move {
@@ -115,21 +114,10 @@ impl Jobs {
         };
         self.check_rows(all.clone(), ROWS, look, |seen| found.add(seen))
             .await?;
-        let vtimes = |_, row: KeyValue| async move {
-            Ok(Seen::undecodable(&row.key, vtime_in(Some(&row.value))))
-        };
-        self.check_rows(self.keys().vtimes(ty), ROWS, vtimes, |seen| found.add(seen))
-            .await?;
-        let shares = |_, row: KeyValue| async move {
-            Ok(Seen::undecodable(&row.key, tenants::decode(row.value)))
-        };
-        let all = self.keys().all_shares(ty);
-        self.check_rows(all, ROWS, shares, |seen| found.add(seen))
-            .await?;
+        self.check_tenants(ty, &mut found).await?;
         let limits = self.check_limits(ty, rules).await?;
         let turns = self.check_turns(ty).await?;
-        found.check.turns_skipped = turns.is_none();
-        for problem in limits.into_iter().chain(turns.into_iter().flatten()) {
+        for problem in limits.into_iter().chain(turns) {
             found.say(problem);
         }
         let counts = self.counts(ty).await?;
@@ -150,6 +138,24 @@ impl Jobs {
         }
         found.compare_tags(self.counts_by_tag(ty).await?);
         Ok(found.end())
+    }
+
+    /// Checks the accounts and the shares of tenants.
+    async fn check_tenants(&self, ty: &JobType, found: &mut Found) -> Result<()> {
+        let all = &self.keys().vtimes(ty);
+        let vtimes = |_, row: KeyValue| async move {
+            let vtime = Keys::tenant_of(all, &row.key).and_then(|_| vtime_in(Some(&row.value)));
+            Ok(Seen::undecodable(&row.key, vtime))
+        };
+        self.check_rows(all.clone(), ROWS, vtimes, |seen| found.add(seen))
+            .await?;
+        let all = &self.keys().all_shares(ty);
+        let shares = |_, row: KeyValue| async move {
+            let shares = Keys::tenant_of(all, &row.key).and_then(|_| tenants::decode(row.value));
+            Ok(Seen::undecodable(&row.key, shares))
+        };
+        self.check_rows(all.clone(), ROWS, shares, |seen| found.add(seen))
+            .await
     }
 
     /// Checks the headers, and that each has its index row and chunks.

@@ -250,7 +250,7 @@ impl Jobs {
     }
 
     /// [`Self::limit_rules`], which may still be the known ones.
-    async fn rules_after(
+    pub(crate) async fn rules_after(
         &self,
         tx: &Transaction,
         ty: &JobType,

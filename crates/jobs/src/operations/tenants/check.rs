@@ -1,49 +1,80 @@
 //! Compares the turns of tenants with the rows that say that they have one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use store::{Call, RangeOptions};
+use store::Call;
 
 use crate::model::keys::{InClass, Keys};
+use crate::operations::limits::walk::page;
 use crate::{JobType, Jobs, Result};
 
-/// Maximum tenants that are compared: the rows of all must be read within the transaction's time limit.
-const TENANTS_MAX: usize = 100_000;
+/// Turns, and rows that say that there is one, per transaction.
+const ROWS: usize = 10_000;
+/// So often is a tenant found wrong before it is reported: turns move while the pages are read.
+const PASSES: usize = 4;
+
+/// Tenants with the number of their turns, and of the rows that say that they have one.
+type Counted = BTreeMap<InClass, (usize, usize)>;
 
 impl Jobs {
     /// Tenants with a turn of which nothing says so, with several turns in a class, or with none although a row says so.
-    /// `None` if there are too many to compare.
-    pub(crate) async fn check_turns(&self, ty: &JobType) -> Result<Option<Vec<String>>> {
+    pub(crate) async fn check_turns(&self, ty: &JobType) -> Result<Vec<String>> {
+        let mut problems = BTreeSet::new();
+        let mut wrong = self.count_turns(ty, |_| true, &mut problems).await?;
+        for _ in 1..PASSES {
+            if wrong.is_empty() {
+                break;
+            }
+            let is_wrong = |tenant: &InClass| wrong.contains_key(tenant);
+            wrong = self.count_turns(ty, is_wrong, &mut problems).await?;
+        }
+        problems.extend(wrong.into_iter().map(|((class, name), (turns, there))| {
+            let name = name.escape_ascii().to_string();
+            format!("tenant \"{name}\" has {turns} turns in class {class:?}, and {there} are known")
+        }));
+        Ok(problems.into_iter().collect())
+    }
+
+    /// Those of these tenants that have not exactly one of each. Rows that cannot be decoded are problems.
+    async fn count_turns(
+        &self,
+        ty: &JobType,
+        counts: impl Fn(&InClass) -> bool,
+        problems: &mut BTreeSet<String>,
+    ) -> Result<Counted> {
         let (turns, there) = (&self.keys().turns(ty, None), &self.keys().all_there(ty));
-        self.read(Call::batch("check"), |tx| async move {
-            let rows = |range| {
-                let rows = tx
-                    .snapshot()
-                    .get_range(range, RangeOptions::limit(TENANTS_MAX));
-                rows.collect()
-            };
-            let (of_turns, of_there) = (rows(turns.clone()).await?, rows(there.clone()).await?);
-            if of_turns.len().max(of_there.len()) == TENANTS_MAX {
-                return Ok(None);
+        let mut from = (turns.begin.clone(), there.begin.clone());
+        let mut tenants = Counted::new();
+        while from.0 < turns.end || from.1 < there.end {
+            let (of_turns, of_there) = (&from.0, &from.1);
+            let read = self.read(Call::batch("check"), |tx| async move {
+                let of_turns = page(&tx, turns, Some(of_turns), ROWS).await?;
+                Ok((of_turns, page(&tx, there, Some(of_there), ROWS).await?))
+            });
+            let ((of_turns, next_turn), (of_there, next_there)) = read.await?;
+            let of_turns = of_turns.iter().map(|row| {
+                let turn = Keys::turn_of(turns, &row.key);
+                (turn.map(|(tenant, _)| tenant), (1, 0))
+            });
+            let of_there = (of_there.iter()).map(|row| (Keys::there_of(there, &row.key), (0, 1)));
+            for (tenant, (turn, known)) in of_turns.chain(of_there) {
+                match tenant {
+                    Ok(tenant) if counts(&tenant) => {
+                        let count = tenants.entry(tenant).or_default();
+                        *count = (count.0 + turn, count.1 + known);
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        problems.insert(error.chain().to_string());
+                    }
+                }
             }
-            let mut tenants: BTreeMap<InClass, (usize, usize)> = BTreeMap::new();
-            for row in of_turns {
-                let (tenant, _) = Keys::turn_of(turns, &row.key)?;
-                tenants.entry(tenant).or_default().0 += 1;
-            }
-            for row in of_there {
-                let tenant = Keys::there_of(there, &row.key)?;
-                tenants.entry(tenant).or_default().1 += 1;
-            }
-            let wrong = tenants.into_iter().filter(|(_, counts)| *counts != (1, 1));
-            let problem = |((class, name), (turns, there)): (InClass, _)| {
-                let name = name.escape_ascii().to_string();
-                format!(
-                    "tenant \"{name}\" has {turns} turns in class {class:?}, and {there} are known"
-                )
-            };
-            Ok(Some(wrong.map(problem).collect()))
-        })
-        .await
+            from = (
+                next_turn.unwrap_or_else(|| turns.end.clone()),
+                next_there.unwrap_or_else(|| there.end.clone()),
+            );
+        }
+        tenants.retain(|_, counts| *counts != (1, 1));
+        Ok(tenants)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{World, ids, job_id, key, limit_name};
 use crate::{
-    Accepted, Add, Entropy, Error, Finish, Jobs, Limit, Sharing, State, Tenant, TypeConfig,
+    Accepted, Add, Class, Entropy, Error, Finish, Jobs, Limit, Sharing, State, Tenant, TypeConfig,
 };
 
 const GARBAGE: &[u8] = b"\xffnonsense";
@@ -215,7 +215,21 @@ async fn accounts_and_shares_that_cannot_be_decoded_affect_one_tenant_only() {
     ] {
         world.write(row, b"odd").await;
     }
-    assert_eq!(world.problems().await.len(), 3);
+    let odd_keys = [
+        keys.vtimes(ty),
+        keys.all_shares(ty),
+        keys.turns(ty, Some(Class::Normal)),
+    ]
+    .map(|all| [&*all.begin, b"odd"].concat());
+    for row in &odd_keys {
+        world.write(row.clone(), b"odd").await;
+    }
+    // A listing writes nothing.
+    assert_eq!(world.jobs.tenants(ty, None, 10).await.unwrap().len(), 1);
+    assert_eq!(world.problems().await.len(), 6);
+    let returning = Add::new(job_id("c"), "data").tenant(tenant("c"));
+    world.jobs.add(ty, returning).await.unwrap();
+    world.jobs.remove(ty, &job_id("c")).await.unwrap();
     let mut of_a = 0;
     for _ in 0..10 {
         let run = world
@@ -233,6 +247,16 @@ async fn accounts_and_shares_that_cannot_be_decoded_affect_one_tenant_only() {
     assert_eq!(served.len(), 2);
     let shares = [(tenant("b"), 50)].into();
     world.jobs.replace_shares(ty, &shares).await.unwrap();
+    let cleared = world.jobs.store().transact("test", |tx| {
+        let odd_keys = &odd_keys;
+        async move {
+            for row in odd_keys {
+                tx.clear(row);
+            }
+            Ok::<_, Error>(())
+        }
+    });
+    cleared.await.unwrap();
     world.check().await;
 }
 
