@@ -76,8 +76,10 @@ impl<'a> Waiting<'a> {
 
     /// Serves some of the limits that jobs wait for.
     async fn serve(&mut self) -> Result<()> {
-        let from = self.round.served.from().cloned().unwrap_or_default();
-        let limits = self.jobs.waiting_limits(self.ty, Some(&from)).await?;
+        let after = self.round.served.from();
+        let limits = (self.jobs)
+            .waiting_limits(self.ty, after, SERVED_MAX)
+            .await?;
         let more = limits.len() == SERVED_MAX;
         for limit in limits {
             let served = self.jobs.serve_waiting(self.ty, &limit).await;

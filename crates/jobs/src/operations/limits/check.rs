@@ -91,7 +91,7 @@ impl Jobs {
         let damaged = rules.damaged.iter().map(|name| name.escape_ascii());
         let damaged = damaged.map(|name| format!("the setting of limit {name} cannot be decoded"));
         let mut problems: Vec<String> = damaged.collect();
-        for limit in self.waiting_limits(ty, None).await? {
+        for limit in self.waiting_limits(ty, None, usize::MAX).await? {
             let problem = self.read(Call::batch("check"), |tx| {
                 let limit = &limit;
                 async move { self.check_waiting(&tx, ty, limit).await }

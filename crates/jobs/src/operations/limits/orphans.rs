@@ -9,7 +9,10 @@ use super::walk::page;
 use crate::model::header::Header;
 use crate::model::keys::Keys;
 use crate::model::limits::Slot;
-use crate::{JobType, Jobs, Op, Result};
+use crate::{JobId, JobType, Jobs, Op, Result};
+
+/// A limit, and the number of its slot.
+type SlotOf = (Bytes, u32);
 
 /// Slots that one transaction looks at.
 const ROWS: usize = 200;
@@ -22,11 +25,15 @@ impl Jobs {
         from: Option<&Bytes>,
     ) -> Result<Option<Bytes>> {
         let op = &self.op();
-        (self.store())
+        let (freed, next) = (self.store())
             .transact(Call::batch("free_slots"), |tx| async move {
                 self.free_orphans_in(&tx, op, ty, from).await
             })
-            .await
+            .await?;
+        for (id, (limit, slot)) in freed {
+            tracing::warn!(job.ty = %ty, job.id = %id, limit = %limit.escape_ascii(), slot, "freed a slot that its job does not have");
+        }
+        Ok(next)
     }
 
     async fn free_orphans_in(
@@ -35,19 +42,20 @@ impl Jobs {
         op: &Op,
         ty: &JobType,
         from: Option<&Bytes>,
-    ) -> Result<Option<Bytes>> {
+    ) -> Result<(Vec<(JobId, SlotOf)>, Option<Bytes>)> {
         let all = &self.keys().all_slots(ty);
         let (rows, next) = page(tx, all, from, ROWS).await?;
         let looked = rows.into_iter().map(|row| self.orphan(tx, ty, all, row));
-        let orphans: Vec<Freed> = (try_join_all(looked).await?.into_iter().flatten()).collect();
+        let orphans: Vec<_> = (try_join_all(looked).await?.into_iter().flatten()).collect();
         if !orphans.is_empty() {
             let mut effects = self.effects(tx, op.now_ms).await?;
-            for orphan in orphans {
-                effects.limits.free(orphan);
+            for (_, slot) in &orphans {
+                let (ty, slot, free) = (ty.clone(), slot.clone(), Free::AsStored);
+                effects.limits.free(Freed { ty, slot, free });
             }
             effects.flush(op).await?;
         }
-        Ok(next)
+        Ok((orphans, next))
     }
 
     /// This slot, if its job does not have it. Then conflicts with taking and freeing it.
@@ -57,7 +65,7 @@ impl Jobs {
         ty: &JobType,
         all: &KeyRange,
         row: KeyValue,
-    ) -> Result<Option<Freed>> {
+    ) -> Result<Option<(JobId, SlotOf)>> {
         let (Ok(slot), Ok(Slot { id: Some(id), .. })) =
             (Keys::slot_of(all, &row.key), Slot::decode(row.value))
         else {
@@ -73,8 +81,6 @@ impl Jobs {
             return Ok(None);
         }
         tx.add_read_conflict_range(KeyRange::key(&row.key));
-        tracing::warn!(job.ty = %ty, job.id = %id, limit = %slot.0.escape_ascii(), slot = slot.1, "freed a slot that its job does not have");
-        let (ty, free) = (ty.clone(), Free::AsStored);
-        Ok(Some(Freed { ty, slot, free }))
+        Ok(Some((id, slot)))
     }
 }

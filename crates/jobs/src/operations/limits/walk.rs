@@ -57,18 +57,18 @@ impl Jobs {
         Ok(limits)
     }
 
-    /// The limits that jobs wait for, in order, after this one; with one, only some.
+    /// The first limits that jobs wait for, in order, after this one.
     pub(crate) async fn waiting_limits(
         &self,
         ty: &JobType,
         after: Option<&Bytes>,
+        max: usize,
     ) -> Result<Vec<Bytes>> {
         let mut range = self.keys().all_waiting(ty);
-        let Some(after) = after else {
-            return self.limits_waited_in(ty, range, usize::MAX).await;
-        };
-        range.begin = self.keys().waiting(ty, after).end;
-        self.limits_waited_in(ty, range, SERVED_MAX).await
+        if let Some(after) = after {
+            range.begin = self.keys().waiting(ty, after).end;
+        }
+        self.limits_waited_in(ty, range, max).await
     }
 
     async fn limits_waited_in(
