@@ -268,7 +268,15 @@ impl Acceptor {
     /// Claims for all waiting workers, and ends runs. Returns what to wait for before the next claim, if anything.
     async fn claim_once(&mut self) -> Result<Option<Rest>> {
         if let Some(claim) = &self.unsure {
-            let jobs = self.jobs.recall_claim(claim).await?;
+            let jobs = match self.jobs.recall_claim(claim).await {
+                Ok(jobs) => jobs,
+                Err(error) => {
+                    // Runs that have ended do not wait for the store.
+                    let ended = self.take_ended();
+                    self.end_separately(ended, &error).await;
+                    return Err(error);
+                }
+            };
             self.unsure = None;
             self.runs.begin(&jobs);
             self.runs.settle();

@@ -20,6 +20,7 @@ mod fencing;
 mod lanes;
 mod limits;
 mod liveness;
+mod outage;
 mod services;
 mod signals;
 mod subscriptions;
