@@ -40,29 +40,29 @@ mod deliver;
 mod division;
 mod ends;
 mod handle;
+mod rest;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use store::{Durable, Watch};
+use store::Durable;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::model::clock::millis;
 use crate::operations::division::Division;
 use crate::operations::effects::POLL_MS;
 use crate::services::interrupts::Runs;
 use crate::services::pause::Pause;
-use crate::services::type_watcher::{changed_or_never, watch_or_poll};
-use crate::testing::planted::Bug;
+use crate::services::type_watcher::watch_or_poll;
 use crate::{Accepted, Claim, Claimed, Finish, Held, Holder, Job, JobType, Jobs, Result};
 
 use division::Others;
 use ends::{answer_once, finishes};
 use handle::{Ended, Request, Wanted};
+use rest::Rest;
 
 pub use handle::AcceptorHandle;
 
@@ -70,9 +70,6 @@ pub use handle::AcceptorHandle;
 const REQUESTS: usize = 1_024;
 /// Pauses before the claims that precede sleeping.
 const LINGER_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
-/// Time until a sleeper's first polls, woken or not; [`POLL_MS`] after that.
-const POLLS: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(300)];
-
 /// Claims jobs of one type for the workers of a process.
 #[derive(Debug)]
 pub struct Acceptor {
@@ -113,17 +110,6 @@ enum Sleep {
     Watch(u64),
 }
 
-/// What an acceptor does between two claims.
-enum Rest {
-    /// Waits until the next job falls due or the row changes. Without a watch, because the store has none left, it polls.
-    Asleep {
-        next_due_ms: Option<i64>,
-        watch: Option<Watch>,
-    },
-    /// Leaves jobs to those that it has woken for them.
-    Left,
-}
-
 /// What a transaction that claims has done.
 struct Turn {
     claimed: Claimed,
@@ -132,14 +118,6 @@ struct Turn {
     rest: Option<Rest>,
     /// Acceptors of the type that sleep, if they were read.
     asleep: Vec<u64>,
-}
-
-/// What ended a sleep.
-enum Woken {
-    Stop,
-    Poll,
-    Returned(Vec<Accepted>),
-    Requested,
 }
 
 impl Acceptor {
@@ -267,21 +245,8 @@ impl Acceptor {
 
     /// Claims for all waiting workers, and ends runs. Returns what to wait for before the next claim, if anything.
     async fn claim_once(&mut self) -> Result<Option<Rest>> {
-        if let Some(claim) = &self.unsure {
-            let jobs = match self.jobs.recall_claim(claim).await {
-                Ok(jobs) => jobs,
-                Err(error) => {
-                    // Runs that have ended do not wait for the store.
-                    let ended = self.take_ended();
-                    self.end_separately(ended, &error).await;
-                    return Err(error);
-                }
-            };
-            self.unsure = None;
-            self.runs.begin(&jobs);
-            self.runs.settle();
-            self.deliver(jobs).await;
-            return Ok(None);
+        if self.unsure.is_some() {
+            return self.recall().await.map(|()| None);
         }
         let began = Instant::now();
         let claim = (self.jobs).claim_for(&self.ty, self.holders(), self.runs.number);
@@ -343,6 +308,28 @@ impl Acceptor {
             }
         }
         Ok(rest)
+    }
+
+    /// Delivers the jobs of a claim whose outcome was unknown.
+    async fn recall(&mut self) -> Result<()> {
+        let Some(claim) = &self.unsure else {
+            return Ok(());
+        };
+        match self.jobs.recall_claim(claim).await {
+            Ok(jobs) => {
+                self.unsure = None;
+                self.runs.begin(&jobs);
+                self.runs.settle();
+                self.deliver(jobs).await;
+                Ok(())
+            }
+            Err(error) => {
+                // Runs that have ended do not wait for the store.
+                let ended = self.take_ended();
+                self.end_separately(ended, &error).await;
+                Err(error)
+            }
+        }
     }
 
     /// Claims jobs and ends runs; if nothing is due, takes the next step towards sleep.
@@ -430,69 +417,6 @@ impl Acceptor {
     /// Whether others are to get their part of the jobs: workers in other processes see to that themselves.
     fn divides(&self) -> bool {
         self.waiting.iter().all(|wanted| wanted.holder.is_none())
-    }
-
-    /// Waits until there may be work. False when the service is stopped.
-    async fn rest(&mut self, token: &CancellationToken, rest: Rest) -> bool {
-        let (until, watch) = match rest {
-            Rest::Asleep { next_due_ms, watch } => {
-                self.next_due_ms = next_due_ms;
-                let until = self.next_poll(next_due_ms, watch.is_some());
-                (until, watch)
-            }
-            Rest::Left => (Instant::now() + division::LEFT, None),
-        };
-        let changed = changed_or_never(watch);
-        tokio::pin!(changed);
-        loop {
-            let woken = tokio::select! {
-                biased;
-                () = token.cancelled() => Woken::Stop,
-                Some(jobs) = self.returned.recv() => Woken::Returned(jobs),
-                () = &mut changed => Woken::Poll,
-                () = sleep_until(until) => Woken::Poll,
-                Some(request) = self.requests.recv() => {
-                    self.enqueue(request);
-                    Woken::Requested
-                }
-            };
-            match woken {
-                Woken::Stop => return false,
-                Woken::Requested => {
-                    self.gather();
-                    if self.waiting.iter().any(Wanted::is_poll) {
-                        break;
-                    }
-                    self.end_runs().await;
-                }
-                Woken::Returned(jobs) => self.give_back(jobs).await,
-                Woken::Poll => break,
-            }
-        }
-        self.gather();
-        if self.waiting.is_empty() {
-            // It may have been woken for a job that no worker here waits for any more.
-            self.remove_sleeper().await;
-        }
-        true
-    }
-
-    /// When to poll if nothing happens before.
-    fn next_poll(&mut self, next_due_ms: Option<i64>, watched: bool) -> Instant {
-        let poll = Duration::from_millis(POLL_MS.unsigned_abs());
-        let first = POLLS.get(self.polls).copied();
-        self.polls += 1;
-        let mut wait = first.unwrap_or(if watched { poll } else { poll / 5 });
-        wait = wait / 2 + self.jobs.entropy().up_to(wait / 2);
-        if self.jobs.planted().is(Bug::WakesNoSleeper) {
-            wait = Duration::from_hours(24);
-        }
-        if let Some(due_ms) = next_due_ms {
-            let until_due = due_ms.saturating_sub(self.jobs.clock().now_ms()).max(0);
-            wait = wait.min(Duration::from_millis(until_due.unsigned_abs()));
-        }
-        debug_assert!(millis(wait) >= 0, "a wait is not negative");
-        Instant::now() + wait
     }
 
     /// Stops: ends runs, and gives back jobs that no worker took.
