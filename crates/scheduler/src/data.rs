@@ -141,6 +141,9 @@ pub(crate) struct JobData {
     /// `None` if it has caught up, or is to run only once.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) behind: Option<Behind>,
+    /// Up to where it had read its source when it was put back because the source said that there was more.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) asked_through: Option<Box<str>>,
     /// It runs, and one of its servers gives no response.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) unreachable: Option<Outage>,
@@ -256,6 +259,7 @@ impl JobData {
             idle: false,
             asleep: None,
             behind: None,
+            asked_through: None,
             unreachable: None,
             error_count: u32::from(state == JobState::Failed),
             last_error: None,

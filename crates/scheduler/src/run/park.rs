@@ -65,7 +65,8 @@ fn resting(last: &Progress) -> Progress {
     }
 }
 
-/// The end of a run that may sleep now. One without a sequence to compare has more to copy, and waits for its time.
+/// The end of a run that may sleep now. Without a sequence to compare, there is more to copy, and the job waits for its due
+/// time.
 fn sleeping_end(end: End, last: &Progress, data: &JobData) -> End {
     let has_more = (data.asleep.as_ref()).is_some_and(|asleep| asleep.wake.seq.is_null());
     let last = match end {
@@ -285,12 +286,15 @@ impl Work<'_> {
                 () = shown => false,
             };
             let Some(permit) = self.runner.permits.take_free() else {
-                // The last run may have been for the same changes, which the source then did not return.
-                let due_ms = if asked && last.through_seq == last.start_seq {
+                let through = last.through_seq.as_ref().filter(|_| asked);
+                let through = through.map(|seq| seq.as_json().into());
+                // The last run was for the same changes, which the source then did not return.
+                let due_ms = if asked && data.asked_through == through {
                     self.runner.now_ms().saturating_add(millis(RECHECK_PAUSE))
                 } else {
                     0
                 };
+                data.asked_through = through;
                 return Err(End::Reschedule { due_ms });
             };
             let start_permit = Box::pin(self.start_permit(&run.replication)).await;

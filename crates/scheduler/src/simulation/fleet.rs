@@ -71,7 +71,7 @@ pub(super) async fn run(plan: Plan, bug: Option<Bug>) -> Report {
     let mut problems = fleet.troubled().await;
     drop(writing);
     if problems.is_empty() {
-        problems.extend(fleet.heal().await);
+        problems.extend(Box::pin(fleet.heal()).await);
         problems.extend(fleet.settle().await);
     }
     if problems.is_empty() {
