@@ -20,9 +20,9 @@ use crate::{USER_AGENT, metrics, types::millis};
 
 /// A server is unreachable after so many probes in a row without a response.
 const PROBES: u32 = 2;
-/// How long a server may be needed although nothing uses it.
+/// Longest time that a server is probed without being used.
 const NEEDED_MAX: Duration = Duration::from_hours(1);
-/// So many servers are known before unused ones are looked for.
+/// Unused servers are looked for once this many are known.
 const TIDY_MIN: usize = 100;
 
 /// When doubtful servers are probed.
@@ -89,7 +89,8 @@ impl Servers {
     /// Forgets a server that only its caller uses; false if there are others.
     fn forget(&self, watched: &Arc<Watched>) -> bool {
         let mut known = self.known();
-        if watched.is_used(2) {
+        // In this order: a user says how long the server is needed before it leaves.
+        if watched.is_used(2) || *watched.needed_until() >= Instant::now() {
             return false;
         }
         known.by_origin.remove(&watched.server);
@@ -151,7 +152,7 @@ impl Watched {
         !self.doubted.swap(true, Ordering::Relaxed)
     }
 
-    /// Has the server probed for a while even if nothing uses it.
+    /// Keeps the server probed for this long, even if nothing uses it.
     pub(crate) fn need_for(&self, pause: Duration) {
         let until = Instant::now() + pause.min(NEEDED_MAX);
         let mut needed_until = self.needed_until();
@@ -164,7 +165,7 @@ impl Watched {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anything else than these references uses it. If not, that stays so while [`Servers`] is locked.
+    /// Whether anything uses it besides this many references. If not, nothing can begin to while [`Servers`] is locked.
     fn is_used(self: &Arc<Self>, references: usize) -> bool {
         self.down.receiver_count() > 0 || Arc::strong_count(self) > references
     }
@@ -190,7 +191,7 @@ impl Watched {
             }
             if self.down.receiver_count() > 0 {
                 self.need_for(times.linger);
-            } else if *self.needed_until() < Instant::now() && servers.forget(&self) {
+            } else if servers.forget(&self) {
                 return;
             }
         }
