@@ -25,8 +25,8 @@ pub(super) struct Before {
     hasher: RandomState,
     /// Databases that were there when the first look for a revision of a rule began.
     there: HashMap<(RuleId, String), Arc<HashSet<u64>>>,
-    /// Rules that record which databases they have seen, and have been looked for; of a rule that was edited since then, the
-    /// revision before.
+    /// Rules that record the databases they have seen, once those have been looked for; for an edited rule, its earlier
+    /// revision.
     looked_for: Set,
 }
 
@@ -53,7 +53,7 @@ impl Before {
         unseeded: &[Arc<Compiled>],
     ) -> Result<(), Error> {
         let first = unseeded.iter();
-        let first = first.filter(|rule| !self.there.contains_key(&key(rule)));
+        let first = first.filter(|rule| records(rule) && !self.there.contains_key(&key(rule)));
         let first = Set::new(first.cloned());
         if first.is_empty() {
             return Ok(());
@@ -104,7 +104,7 @@ impl Before {
     }
 }
 
-/// Whether a rule treats new databases in another way, so that those it has seen are recorded.
+/// Whether a rule treats new databases differently, so the ones it has seen must be recorded.
 fn records(rule: &Compiled) -> bool {
     matches!(rule.rule.task, Task::Call(_)) || rule.rule.databases.only_created()
 }
