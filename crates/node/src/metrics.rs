@@ -59,7 +59,7 @@ impl Collected {
     pub fn render(&self) -> String {
         let _ = process::update();
         let text = self.0.render();
-        // The exporter forgets no series, so those of servers that are not used any more have no number.
+        // The exporter never drops a series: those of unused servers are set to NaN and left out here.
         let is_gone = |line: &str| line.starts_with(SERVERS) && line.trim_end().ends_with(" NaN");
         let lines = text.split_inclusive('\n');
         lines.filter(|line| !is_gone(line)).collect()

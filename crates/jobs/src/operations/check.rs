@@ -1,7 +1,8 @@
 //! The full recount: checks indexes, counters and chunks against the headers.
 //!
-//! Reads everything, page by page, and keeps only one page and the names of tenants with turns in memory. Each row is compared
-//! with its job's header in one transaction, so only counters may differ during writes.
+//! Reads everything, page by page. In memory it keeps one page, the limits that jobs wait for, the names of tenants with turns,
+//! and what it reports. Each row is compared with its job's header in one transaction, so only counters may differ during
+//! writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

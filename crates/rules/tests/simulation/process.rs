@@ -110,7 +110,7 @@ impl Running {
         self.tasks.shutdown().await;
     }
 
-    /// Stops it in order. What waits for the store ends once an outage does, which no act ends meanwhile.
+    /// Stops it in order. If it still waits for the store, ends the outage: no act does while a node stops.
     pub(crate) async fn stop(mut self) -> Result<(), String> {
         self.stop.cancel();
         if let Ok(ended) = tokio::time::timeout(STOP_MAX, self.ended()).await {
@@ -120,7 +120,9 @@ impl Running {
         let ended = tokio::time::timeout(STOP_MAX, self.ended()).await;
         ended.unwrap_or_else(|_| {
             let names = self.names.lock().unwrap();
-            Err(format!("a node did not stop in time, but has {names:?}"))
+            Err(format!(
+                "a node did not stop in time; still running: {names:?}"
+            ))
         })
     }
 

@@ -10,7 +10,7 @@ use crate::{JobType, Jobs, Result};
 
 /// Turns, and rows that say that there is one, per transaction.
 const ROWS: usize = 10_000;
-/// So often is a tenant found wrong before it is reported: turns move while the pages are read.
+/// A tenant is reported only if this many passes find it wrong, because turns move while pages are read.
 const PASSES: usize = 4;
 
 /// Tenants with the number of their turns, and of the rows that say that they have one.
@@ -35,7 +35,7 @@ impl Jobs {
         Ok(problems.into_iter().collect())
     }
 
-    /// Those of these tenants that have not exactly one of each. Rows that cannot be decoded are problems.
+    /// Those of these tenants that do not have exactly one of each. Rows that cannot be decoded are problems.
     async fn count_turns(
         &self,
         ty: &JobType,

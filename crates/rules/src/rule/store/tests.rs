@@ -142,7 +142,7 @@ async fn only_valid_rules_are_written() {
 
 /// As of a version that accepted it.
 #[tokio::test]
-async fn a_rule_with_a_line_in_its_id_goes_on_until_it_is_edited() {
+async fn a_rule_with_a_bar_in_its_id_goes_on_until_it_is_edited() {
     let (rules, db) = memory().await;
     let text = on_change("a|b", "http://h/").to_string();
     let edit = Edit::new("a|b", Doc::parse(&text).unwrap()).unwrap();
