@@ -314,6 +314,8 @@ export class Worker {
   #runs = new Set();
   #stopping = new AbortController();
   #over = new AbortController();
+  // Whether runs go back to the queue at once, as `grace_sec` is over.
+  #released = false;
   // What the service promised last; at first, the shortest that a type can have. Earlier promises to jobs may be shorter.
   #timeout = 1_000;
   #ends = shared((ends) => this.#end(ends));
@@ -338,7 +340,9 @@ export class Worker {
     const slots = Promise.allSettled(Array.from({ length: this.concurrency }, () => this.#slot())).finally(() => this.#over.abort());
     while (!this.#stopping.signal.aborted) await sleep(2 ** 31 - 1, this.#stopping.signal);
     await sleep(this.grace_sec * 1_000, this.#over.signal);
-    for (const run of this.#runs) run.release();
+    this.#released = true;
+    // One whose slot does not work on it yet has no `release`.
+    for (const run of this.#runs) run.release?.();
     await sleep(LAST_MS, this.#over.signal);
     this.#over.abort();
     await beats;
@@ -348,9 +352,8 @@ export class Worker {
 
   /** Works on one job after another. The end of one and the claim of the next are one request. */
   async #slot() {
-    const { signal } = this.#stopping;
     try {
-      for (let run, ended; ended || !signal.aborted; ) {
+      for (let run, ended; ended || !this.#stopping.signal.aborted; ) {
         const next = ended && (await this.#ends(ended));
         this.#runs.delete(run);
         run = next ?? (await this.#claims());
@@ -376,15 +379,16 @@ export class Worker {
   /** Ends runs and, unless this stops, claims a job for each of their slots. Resolves with the jobs that there are. */
   async #end(ends) {
     const [stopping, over] = [this.#stopping.signal, this.#over.signal];
-    while (!over.aborted) {
+    while (!over.aborted && ends.length > 0) {
+      const [claim, signal] = stopping.aborted ? [0, over] : [ends.length, stopping];
       try {
-        const claim = stopping.aborted ? 0 : ends.length;
-        const reply = await this.client.finish(this.type, ends, { claim, worker: this.name, signal: over });
+        const reply = await this.client.finish(this.type, ends, { claim, worker: this.name, signal });
         const lost = reply.results.filter(({ status }) => status === "halt");
         for (const { id } of lost) this.log.warn(`${id} is no longer this worker's: the end of its run was ignored`);
         return this.#begin(reply);
       } catch (error) {
-        if (over.aborted) return [];
+        // Whether the runs have ended is unknown then; repeating their ends does no harm.
+        if (signal.aborted) continue;
         if (isPassing(error) || [401, 403, 404].includes(error.status)) {
           await this.#passes(error);
         } else if (ends.length > 1) {
@@ -392,7 +396,6 @@ export class Worker {
           return (await Promise.all(ends.map((end) => this.#end([end])))).flat();
         } else {
           ends = this.#refused(ends[0], error);
-          if (ends.length === 0) return [];
         }
       }
     }
@@ -430,7 +433,8 @@ export class Worker {
     const { job, claimed: { id, lock } } = run;
     const ended = await new Promise((resolve) => {
       run.release = () => resolve({ outcome: "again" });
-      this.#handle(job).then(resolve);
+      if (this.#released) run.release();
+      else this.#handle(job).then(resolve);
     });
     // For handlers that go on although they were released, and for what they still use.
     Job.halt(job, "the run has ended");

@@ -265,6 +265,39 @@ test("a worker that is stopped gives up its last reports", { timeout: 30_000 }, 
   await worker.run({ signals: false });
 });
 
+test("a job that a worker gets once it has released its runs goes back", { timeout: 9_000 }, async () => {
+  const ends = [];
+  const late = {
+    claim: async () => ({ jobs: [claimed("a")], timeout_sec: 60 }),
+    finish: async (type, jobs) => {
+      ends.push(...jobs.map(({ id, outcome }) => [id, outcome]));
+      if (ends.length > 1) return ended(jobs);
+      worker.stop();
+      await sleep(500);
+      return { ...ended(jobs), jobs: [claimed("b")] };
+    },
+  };
+  const handle = ({ id }) => id === "b" && new Promise(() => {});
+  const worker = new Worker(late, type, handle, { log, grace_sec: 0.1 });
+  await worker.run({ signals: false });
+  assert.deepEqual(ends, [["a", "done"], ["b", "again"]]);
+});
+
+test("the end of a run that waits for an answer is repeated without a claim when the worker stops", { timeout: 9_000 }, async () => {
+  const claims = [];
+  const slow = {
+    claim: async () => ({ jobs: [claimed("a")], timeout_sec: 60 }),
+    finish: (type, jobs, { claim, signal }) => {
+      if (claims.push(claim) > 1) return ended(jobs);
+      setImmediate(() => worker.stop());
+      return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+    },
+  };
+  const worker = new Worker(slow, type, () => {}, { log });
+  await worker.run({ signals: false });
+  assert.deepEqual(claims, [1, 0]);
+});
+
 test("answers to claims do not delay heartbeats of earlier jobs", async () => {
   const ends = [];
   let claims = 0;
