@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,8 @@ use crate::{Answer, Beat, Beats, Claimed, Client, Ended, Error, Failure, Finish,
 
 /// How long one request for a job waits.
 const WAIT: Duration = Duration::from_mins(1);
-/// Between heartbeats with progress, and between tries to end a run while the worker stops.
+/// Between heartbeats with progress, between tries to store the last progress, and between tries to end a run while the
+/// worker stops.
 const PROGRESS: Duration = Duration::from_millis(500);
 /// Between other tries to reach the service, or to wait for a job.
 const UNREACHABLE: Duration = Duration::from_secs(5);
@@ -61,8 +63,8 @@ impl<T> Task<T> {
 impl<T: Serialize> Task<T> {
     /// Stores the current data, as progress, for the next run in case this one fails.
     pub async fn save(&self) -> Result<Held> {
-        let (worker, saved) = (Arc::clone(&self.run.worker), json!({SAVED: serde_json::to_value(&self.data)?}));
-        for answer in worker.beat(vec![Arc::clone(&self.run)], Some(saved)).await? {
+        let saved = json!({SAVED: serde_json::to_value(&self.data)?});
+        for answer in self.run.beat(Some(saved)).await? {
             answer.accepted()?;
         }
         Ok(Held { again: self.superseded() })
@@ -124,12 +126,21 @@ struct Run {
     /// Until when the job is this worker's, and the timeout that it was promised.
     held: Mutex<(Instant, Duration)>,
     /// Held while a heartbeat is sent: none overtakes another.
-    beating: tokio::sync::Mutex<()>,
+    beating: Arc<tokio::sync::Mutex<()>>,
     again: AtomicBool,
     lost: CancellationToken,
 }
 
 impl Run {
+    /// Sends a heartbeat after earlier ones, with what the run saves.
+    async fn beat(self: &Arc<Self>, saved: Option<Value>) -> Result<Vec<Answer>> {
+        let beating = Arc::clone(&self.beating).lock_owned().await;
+        if saved.is_some() {
+            *lock(&self.report) = saved;
+        }
+        Arc::clone(&self.worker).beat(vec![(Arc::clone(self), beating)]).await
+    }
+
     /// Progress that was stored or refused is not sent again.
     fn told(&self, progress: Option<&Value>) {
         let mut report = lock(&self.report);
@@ -199,19 +210,12 @@ impl Worker {
         }
     }
 
-    /// Sends heartbeats, if need be to the next frontend, and what the first run saves.
-    async fn beat(self: Arc<Self>, runs: Vec<Arc<Run>>, saved: Option<Value>) -> Result<Vec<Answer>> {
-        let mut beating = Vec::new();
-        for run in &runs {
-            beating.push(run.beating.lock().await);
-        }
-        if saved.is_some() {
-            *lock(&runs[0].report) = saved;
-        }
+    /// Sends heartbeats, if need be to the next frontend.
+    async fn beat(self: Arc<Self>, runs: Vec<(Arc<Run>, OwnedMutexGuard<()>)>) -> Result<Vec<Answer>> {
         let (sent, timeout) = (Instant::now(), *lock(&self.timeout));
-        let promised = runs.iter().map(|run| lock(&run.held).1).fold(timeout, Duration::min);
+        let promised = runs.iter().map(|(run, _)| lock(&run.held).1).fold(timeout, Duration::min);
         let client = self.client.within(promised / 3);
-        let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).clone(), ..run.beat.clone() });
+        let beats = runs.iter().map(|(run, _)| Beat { progress: lock(&run.report).clone(), ..run.beat.clone() });
         let (mut beats, mut refused): (Vec<_>, _) = (beats.collect(), None);
         let Beats { jobs, timeout_sec } = loop {
             let answer = client.beat(&self.ty, &beats).await;
@@ -223,10 +227,10 @@ impl Worker {
                 Err(error) => refused = Some(error),
             }
             // Progress that is refused does not cost the worker its jobs.
-            runs.iter().zip(&mut beats).for_each(|(run, beat)| run.told(beat.progress.take().as_ref()));
+            runs.iter().zip(&mut beats).for_each(|((run, _), beat)| run.told(beat.progress.take().as_ref()));
         };
         let timeout = self.follow(timeout_sec);
-        for ((run, beat), answer) in runs.iter().zip(&beats).zip(&jobs) {
+        for (((run, _), beat), answer) in runs.iter().zip(&beats).zip(&jobs) {
             run.told(beat.progress.as_ref());
             run.again.store(answer.status == "again", Ordering::Relaxed);
             let timeout = if answer.status == "halt" { Duration::ZERO } else { timeout };
@@ -253,7 +257,7 @@ impl Shared {
                 beat: Beat { id: claimed.id.clone(), lock: claimed.lock.clone(), progress: None },
                 report: Mutex::default(),
                 held: Mutex::new((Instant::now() + timeout, timeout)),
-                beating: tokio::sync::Mutex::default(),
+                beating: Arc::default(),
                 again: AtomicBool::default(),
                 lost: CancellationToken::new(),
             });
@@ -261,8 +265,7 @@ impl Shared {
             ended = self.run_one(claimed, &run).await;
             // The next run starts from its progress.
             let is_resumed = ended.as_ref().is_some_and(|ended| ended.finish.outcome != "done");
-            let beat = || Arc::clone(&self.worker).beat(vec![Arc::clone(&run)], None);
-            while is_resumed && lock(&run.report).is_some() && beat().await.is_err() {
+            while is_resumed && lock(&run.report).is_some() && run.beat(None).await.is_err() {
                 sleep(PROGRESS).await;
             }
         }
@@ -343,18 +346,21 @@ impl Shared {
             let timeout = *lock(&self.worker.timeout);
             let pause = PROGRESS.min(timeout / 6);
             sleep(pause).await;
-            let mut runs: Vec<_> = lock(&self.runs).iter().flatten().cloned().collect();
+            let runs: Vec<_> = lock(&self.runs).iter().flatten().cloned().collect();
             // Another worker may have it by now.
             runs.iter().filter(|run| Instant::now() >= lock(&run.held).0).for_each(|run| run.lost.cancel());
-            // This worker would keep those that were given up from running.
-            runs.retain(|run| !run.lost.is_cancelled() && run.beating.try_lock().is_ok());
-            let promised = runs.iter().map(|run| lock(&run.held).1);
+            // This worker would keep those that were given up from running. To wait for an earlier heartbeat would delay others.
+            let held = runs.into_iter().filter(|run| !run.lost.is_cancelled());
+            let held = held.map(|run| (Arc::clone(&run), Arc::clone(&run.beating).try_lock_owned()));
+            let mut runs: Vec<_> = held.filter_map(|(run, beating)| Some((run, beating.ok()?))).collect();
+            let promised = runs.iter().map(|(run, _)| lock(&run.held).1);
             let due = beaten.elapsed() + pause >= promised.fold(timeout, Duration::min) / 3;
             beaten = if due { Instant::now() } else { beaten };
-            runs.retain(|run| due || lock(&run.report).is_some());
+            runs.retain(|(run, _)| due || lock(&run.report).is_some());
             while beating.try_join_next().is_some() {}
-            for part in runs.chunks(BEATS_MAX) {
-                beating.spawn(Arc::clone(&self.worker).beat(part.to_vec(), None));
+            while !runs.is_empty() {
+                let part = runs.drain(..runs.len().min(BEATS_MAX)).collect();
+                beating.spawn(Arc::clone(&self.worker).beat(part));
             }
         }
     }

@@ -12,7 +12,7 @@ fn run(client: &Client, id: &str) -> Arc<Run> {
         beat: Beat { id: id.into(), lock: "l".into(), progress: None },
         report: Mutex::new(Some(json!(50))),
         held: Mutex::new((Instant::now() + WAIT, WAIT)),
-        beating: tokio::sync::Mutex::default(),
+        beating: Arc::default(),
         again: AtomicBool::default(),
         lost: CancellationToken::new(),
     })
