@@ -413,6 +413,33 @@ class TestRequests(unittest.TestCase):
         worker = Worker(self.client(finish=finish, beat=beat), "t", handle, concurrency=2)
         asyncio.run(asyncio.wait_for(worker.serve(), 10))
 
+    def test_a_batch_of_heartbeats_leaves_out_jobs_with_one_under_way(self) -> None:
+        may_end = asyncio.Event()
+        sent: list[list[str]] = []
+
+        async def beat(type: str, jobs: list[Any], **options: Any) -> dict[str, Any]:
+            sent.append([job["id"] for job in jobs])
+            if len(sent) == 1:
+                await may_end.wait()
+            return {"jobs": [{"id": job["id"], "status": "held"} for job in jobs]}
+
+        async def check() -> None:
+            worker = Worker(self.client(beat=beat), "t", print)
+            worker._client = worker._make()
+            slow, other = (Job(self.claimed()["jobs"][0], 60) for _ in range(2))
+            last = [asyncio.create_task(worker._beat([slow], waits=waits)) for waits in (False, True)]
+            await asyncio.sleep(0)
+            await worker._beat([slow, other])
+            await worker._beat([slow])
+            may_end.set()
+            await asyncio.sleep(0)
+            # The first has ended, and the one that waited is next.
+            await worker._beat([other, slow])
+            await asyncio.gather(*last)
+
+        asyncio.run(asyncio.wait_for(check(), 10))
+        self.assertEqual(sent, [["1"], ["2"], ["2"], ["1"]])
+
     def test_heartbeats_of_many_runs_are_sent_together(self) -> None:
         all_here, together = asyncio.Event(), asyncio.Event()
         sizes: list[int] = []

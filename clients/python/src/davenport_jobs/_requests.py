@@ -97,9 +97,8 @@ class Requests:
         """Adds a job and returns its id."""
         if due is not None and due.tzinfo is None:
             raise ValueError("`due` has no time zone")
-        when = due and due.isoformat()
-        job = _given(id=id, delay_sec=delay_sec, due=when, class_=class_, tenant=tenant, key=key, on_exists=on_exists)
-        return Request("POST", path(type), "id", {"data": data, **job}, _key(idempotency_key))
+        rest = _given(id=id, delay_sec=delay_sec, due=due and due.isoformat(), class_=class_, tenant=tenant, key=key, on_exists=on_exists)
+        return Request("POST", path(type), "id", {"data": data, **rest}, _key(idempotency_key))
 
     @_Method
     def enqueue_many(

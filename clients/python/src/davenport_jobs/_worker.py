@@ -56,8 +56,8 @@ class Job:
         self._lock, self._promised_sec, self._held_until = claimed["lock"], timeout_sec, time.monotonic() + timeout_sec
         self._reports: list[Any] = []
         self._task: asyncio.Task[Any]
-        # Held while a heartbeat is sent: none overtakes another.
-        self._beating = asyncio.Lock()
+        # Held while a heartbeat is sent: none overtakes another. Unlike a lock, it is also locked once it is promised to a waiter.
+        self._beating = asyncio.Semaphore()
 
     def report(self, progress: Any) -> None:
         """Stores progress, any JSON, with the next heartbeat: within about a second. Raises `Halted` if the job is lost."""
@@ -203,7 +203,7 @@ class Worker:
             return None
         while job._reports and (job._task.cancelled() or job._task.exception()):
             # The next run starts from it.
-            await self._beat([job])
+            await self._beat([job], waits=True)
             if job._reports:
                 await asyncio.sleep(PROGRESS_SEC)
         if job._task.cancelled():
@@ -260,11 +260,13 @@ class Worker:
         """The shortest timeout that the service may have promised to these jobs."""
         return min([self._timeout_sec, *(job._promised_sec for job in jobs)])
 
-    async def _beat(self, jobs: Sequence[Job]) -> None:
-        async with contextlib.AsyncExitStack() as beating:
-            for job in jobs:
-                await beating.enter_async_context(job._beating)
-            await self._send_beats(jobs)
+    async def _beat(self, jobs: Sequence[Job], waits: bool = False) -> None:
+        """Sends heartbeats. Unless it waits, it leaves out jobs with a heartbeat under way, which would delay the others."""
+        if jobs := [job for job in jobs if waits or not job._beating.locked()]:
+            async with contextlib.AsyncExitStack() as beating:
+                for job in jobs:
+                    await beating.enter_async_context(job._beating)
+                await self._send_beats(jobs)
 
     async def _send_beats(self, jobs: Sequence[Job], with_progress: bool = True) -> None:
         sent, counts = time.monotonic(), [len(job._reports) if with_progress else 0 for job in jobs]
