@@ -129,8 +129,7 @@ export class Client {
       const url = new URL(text);
       if (!/^https?:$/.test(url.protocol)) throw new TypeError("the URL of the service must begin with http:// or https://");
       const login = [url.username, url.password].map(decodeURIComponent).join(":");
-      const basic = btoa(String.fromCharCode(...new TextEncoder().encode(login)));
-      const authorization = url.username ? { Authorization: `Basic ${basic}` } : {};
+      const authorization = url.username ? { Authorization: `Basic ${btoa(String.fromCharCode(...new TextEncoder().encode(login)))}` } : {};
       return { base: url.origin + url.pathname.replace(/\/$/, ""), authorization };
     });
     this.#headers = headers;
