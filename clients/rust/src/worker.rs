@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -211,7 +210,7 @@ impl Worker {
     }
 
     /// Sends heartbeats, if need be to the next frontend.
-    async fn beat(self: Arc<Self>, runs: Vec<(Arc<Run>, OwnedMutexGuard<()>)>) -> Result<Vec<Answer>> {
+    async fn beat(self: Arc<Self>, runs: Vec<(Arc<Run>, tokio::sync::OwnedMutexGuard<()>)>) -> Result<Vec<Answer>> {
         let (sent, timeout) = (Instant::now(), *lock(&self.timeout));
         let promised = runs.iter().map(|(run, _)| lock(&run.held).1).fold(timeout, Duration::min);
         let client = self.client.within(promised / 3);
@@ -350,17 +349,15 @@ impl Shared {
             // Another worker may have it by now.
             runs.iter().filter(|run| Instant::now() >= lock(&run.held).0).for_each(|run| run.lost.cancel());
             // This worker would keep those that were given up from running. To wait for an earlier heartbeat would delay others.
-            let held = runs.into_iter().filter(|run| !run.lost.is_cancelled());
-            let held = held.map(|run| (Arc::clone(&run), Arc::clone(&run.beating).try_lock_owned()));
-            let mut runs: Vec<_> = held.filter_map(|(run, beating)| Some((run, beating.ok()?))).collect();
+            let free = |run: Arc<Run>| Some((Arc::clone(&run), Arc::clone(&run.beating).try_lock_owned().ok()?));
+            let mut runs: Vec<_> = runs.into_iter().filter(|run| !run.lost.is_cancelled()).filter_map(free).collect();
             let promised = runs.iter().map(|(run, _)| lock(&run.held).1);
             let due = beaten.elapsed() + pause >= promised.fold(timeout, Duration::min) / 3;
             beaten = if due { Instant::now() } else { beaten };
             runs.retain(|(run, _)| due || lock(&run.report).is_some());
             while beating.try_join_next().is_some() {}
             while !runs.is_empty() {
-                let part = runs.drain(..runs.len().min(BEATS_MAX)).collect();
-                beating.spawn(Arc::clone(&self.worker).beat(part));
+                beating.spawn(Arc::clone(&self.worker).beat(runs.drain(..runs.len().min(BEATS_MAX)).collect()));
             }
         }
     }
