@@ -73,6 +73,7 @@
 
 mod edges;
 mod limits;
+mod pack;
 mod pending;
 mod position;
 mod tenants;
@@ -83,7 +84,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use store::KeyRange;
-use store::tuple::{Bytes as TupleBytes, Element, TuplePack, pack_into, unpack};
+use store::tuple::{Bytes as TupleBytes, Element, pack_into, unpack};
 
 use crate::model::header::{Order, State};
 use crate::{Error, Job, JobId, JobType, Result};
@@ -420,43 +421,6 @@ impl Keys {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
         let (_, edge) = unpack::<(u16, u32)>(rest).map_err(|_| foreign(key))?;
         Ok(edge)
-    }
-
-    fn pack(&self, table: Table, key: &impl TuplePack) -> Vec<u8> {
-        let mut bytes = self.begin(table);
-        pack_into(key, &mut bytes);
-        bytes
-    }
-
-    /// [`Self::pack`] with a type as the first element. A job has some twenty keys, so it writes the type by itself.
-    fn pack_of(&self, table: Table, ty: &JobType, rest: &impl TuplePack) -> Vec<u8> {
-        const STRING: u8 = 2;
-        let (mut bytes, name) = (self.begin(table), ty.as_str());
-        if name.contains('\0') {
-            pack_into(&name, &mut bytes);
-        } else {
-            bytes.push(STRING);
-            bytes.extend_from_slice(name.as_bytes());
-            bytes.push(0);
-        }
-        pack_into(rest, &mut bytes);
-        bytes
-    }
-
-    /// The subspace and the number of a table.
-    fn begin(&self, table: Table) -> Vec<u8> {
-        const ONE_BYTE: u8 = 0x15;
-        let mut bytes = Vec::with_capacity(96);
-        bytes.extend_from_slice(&self.subspace);
-        bytes.extend_from_slice(&[ONE_BYTE, table as u8]);
-        bytes
-    }
-
-    fn range(&self, table: Table, prefix: &impl TuplePack) -> KeyRange {
-        // Elements of a tuple start with a byte from 0x00 to 0x33.
-        let begin = self.pack(table, prefix);
-        let end = [&*begin, &[0xff]].concat();
-        KeyRange::new(begin, end)
     }
 }
 
