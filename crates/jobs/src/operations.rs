@@ -14,6 +14,7 @@ pub(crate) mod info;
 pub(crate) mod leases;
 pub(crate) mod limits;
 pub(crate) mod list;
+pub(crate) mod page;
 pub(crate) mod quarantine;
 pub(crate) mod rewrite;
 pub(crate) mod signal;

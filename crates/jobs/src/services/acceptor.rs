@@ -70,6 +70,7 @@ pub use handle::AcceptorHandle;
 const REQUESTS: usize = 1_024;
 /// Pauses before the claims that precede sleeping.
 const LINGER_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
+
 /// Claims jobs of one type for the workers of a process.
 #[derive(Debug)]
 pub struct Acceptor {

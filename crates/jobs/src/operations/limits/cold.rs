@@ -5,8 +5,8 @@ use bytes::Bytes;
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use super::slots::slot_in;
-use super::walk::page;
 use crate::model::keys::{Keys, WAITED};
+use crate::operations::page::page;
 use crate::{JobType, Jobs, Result};
 
 /// Rows that one transaction looks at.

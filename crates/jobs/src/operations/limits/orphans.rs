@@ -5,10 +5,10 @@ use futures::future::try_join_all;
 use store::{Call, KeyRange, KeyValue, Transaction};
 
 use super::contended::{Free, Freed};
-use super::walk::page;
 use crate::model::header::Header;
 use crate::model::keys::Keys;
 use crate::model::limits::Slot;
+use crate::operations::page::page;
 use crate::{JobId, JobType, Jobs, Op, Result};
 
 /// A limit, and the number of its slot.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
+use store::{Call, KeyRange, RangeOptions};
 
 use crate::model::keys::Keys;
 use crate::{JobType, Jobs, LimitName, Result, telemetry};
@@ -12,21 +12,6 @@ use crate::{JobType, Jobs, LimitName, Result, telemetry};
 const FOUND_MAX: usize = 100;
 /// Limits that one turn of maintenance looks at.
 pub(crate) const SERVED_MAX: usize = 1_000;
-
-/// Up to `max` rows, by snapshot, from this key on or from the first, and where to continue if there may be more.
-pub(crate) async fn page(
-    tx: &Transaction,
-    all: &KeyRange,
-    from: Option<&Bytes>,
-    max: usize,
-) -> Result<(Vec<KeyValue>, Option<Bytes>)> {
-    let range = KeyRange::new(from.unwrap_or(&all.begin).clone(), all.end.clone());
-    let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(max));
-    let rows = rows.collect().await?;
-    let last = rows.last().filter(|_| rows.len() == max);
-    let next = last.map(|row| Bytes::from([&*row.key, &[0]].concat()));
-    Ok((rows, next))
-}
 
 impl Jobs {
     /// The limits of this name or group that have slots in use or jobs waiting.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use store::Call;
 
 use crate::model::keys::{InClass, Keys};
-use crate::operations::limits::walk::page;
+use crate::operations::page::page;
 use crate::{JobType, Jobs, Result};
 
 /// Turns, and rows that say that there is one, per transaction.

@@ -10,7 +10,7 @@ use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use super::UNIT;
 use crate::model::keys::{InClass, Keys, vtime_in};
-use crate::operations::limits::walk::page;
+use crate::operations::page::page;
 use crate::testing::planted::Bug;
 use crate::{Class, JobType, Jobs, Result, Sharing, TypeConfig, telemetry};
 
