@@ -368,6 +368,18 @@ test("a changed timeout costs no job", async () => {
   }
 });
 
+/** Runs a worker until the job has ended, through a frontend that hangs: in one run. */
+async function runsOnce(worker, proxy, id) {
+  const ran = worker.run({ signals: false });
+  try {
+    assert.deepEqual((await end(id)).attempts.map(({ outcome }) => outcome), ["done"]);
+  } finally {
+    worker.stop();
+    proxy.end();
+    await ran;
+  }
+}
+
 test("heartbeats go to the next frontend if one hangs", async () => {
   const proxy = await Proxy.begin(service);
   await client.putType(type, { timeout_sec: 3 });
@@ -378,14 +390,7 @@ test("heartbeats go to the next frontend if one hangs", async () => {
     return attempt;
   };
   const worker = new Worker(new Client([proxy.url, service.url]), type, handle, { log });
-  const ran = worker.run({ signals: false });
-  try {
-    assert.deepEqual((await end(id)).attempts.map(({ outcome }) => outcome), ["done"]);
-  } finally {
-    worker.stop();
-    proxy.end();
-    await ran;
-  }
+  await runsOnce(worker, proxy, id);
 });
 
 test("a run is kept until the next frontend knows how it ended", async () => {
@@ -394,14 +399,7 @@ test("a run is kept until the next frontend knows how it ended", async () => {
   const handle = ({ attempt }) => ((proxy.hangs = true), attempt);
   // Longer than a silent worker has.
   const worker = new Worker(new Client([proxy.url, service.url], { timeout_sec: 4 }), type, handle, { log });
-  const ran = worker.run({ signals: false });
-  try {
-    assert.deepEqual((await end(id)).attempts.map(({ outcome }) => outcome), ["done"]);
-  } finally {
-    worker.stop();
-    proxy.end();
-    await ran;
-  }
+  await runsOnce(worker, proxy, id);
 });
 
 test("a removed job is halted", async () => {
