@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use std::process::Output;
+use std::fs;
+use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use peer::{Options, Peer};
+use testkit::{Signal, send_signal};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 
 async fn davenport(args: &[&str]) -> Output {
@@ -82,7 +86,7 @@ async fn an_interrupt_leaves_a_checkpoint() {
     let (from, to) = (source.database_url("db"), target.database_url("copy"));
     let mut running = Command::new(env!("CARGO_BIN_EXE_davenport"))
         .args(["replicate", &from, &to, "--create-target", "--continuous"])
-        .stdout(std::process::Stdio::piped())
+        .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .unwrap();
@@ -91,7 +95,7 @@ async fn an_interrupt_leaves_a_checkpoint() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_mins(1), copied)
+    tokio::time::timeout(Duration::from_mins(1), copied)
         .await
         .unwrap();
     let pid = running.id().unwrap().to_string();
@@ -192,6 +196,32 @@ async fn the_demo_copies_everything() {
     let has_worker = !told.contains("jobs     none");
     let receipt = "receipt  Ada pays 1.00 for order-000000\n";
     assert_eq!(told.contains(receipt), has_worker, "{told}");
+}
+
+/// However it ends, and its worker ends with it.
+#[tokio::test]
+async fn the_demo_leaves_nothing() {
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut demo = Command::new(env!("CARGO_BIN_EXE_davenport"))
+            .args(["demo", "--documents", "1"])
+            .env("TMPDIR", directory.path())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut told = BufReader::new(demo.stdout.take().unwrap()).lines();
+        while !(told.next_line().await.unwrap().unwrap()).contains(" documents copied") {}
+        send_signal(demo.id().unwrap(), signal).unwrap();
+        demo.wait().await.unwrap();
+        // The worker has this output, too.
+        let (mut told, mut rest) = (told.into_inner(), String::new());
+        let ended = told.read_to_string(&mut rest);
+        let ended = tokio::time::timeout(Duration::from_mins(1), ended).await;
+        ended.expect("the worker is still there").unwrap();
+        let left: Vec<_> = fs::read_dir(directory.path()).unwrap().collect();
+        assert!(left.is_empty(), "{signal:?}: {left:?}");
+    }
 }
 
 /// A missing source is not created, so nothing is said of the target.

@@ -1,11 +1,11 @@
 //! A worker in Python, with the client that users' programs have.
 
-use std::fs;
 use std::process::Stdio;
 
 use anyhow::Context;
-use tempfile::TempDir;
-use tokio::process::{Child, Command};
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::{Child, ChildStdin, Command};
 
 const CLIENT: [(&str, &str); 5] = [
     (
@@ -35,7 +35,7 @@ const CHECK: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
 /// Ends when it is dropped, and also if this process is killed: it reads its standard input to the end.
 pub(super) struct Worker {
     _process: Child,
-    _directory: TempDir,
+    _input: ChildStdin,
 }
 
 impl Worker {
@@ -47,32 +47,29 @@ impl Worker {
         if !checked.is_ok_and(|status| status.success()) {
             return Ok(None);
         }
-        let directory = TempDir::with_prefix("davenport-demo-")?;
-        let package = directory.path().join("davenport_jobs");
-        fs::create_dir(&package)?;
-        for (name, text) in CLIENT {
-            fs::write(package.join(name), text)?;
-        }
-        fs::write(
-            directory.path().join("worker.py"),
-            include_str!("worker.py"),
-        )?;
+        // Without `-P`, it would import modules from the present directory.
         let process = Command::new("python3")
-            .arg("worker.py")
-            .current_dir(directory.path())
+            .args(["-P", "-c", include_str!("load.py")])
             .env("DAVENPORT_URL", url)
             .stdin(Stdio::piped())
             .kill_on_drop(true)
             .spawn();
+        let mut process = process.context("cannot start the worker in Python")?;
+        let mut input = process.stdin.take().context("the worker has no input")?;
+        let program = json!([CLIENT, include_str!("worker.py")]).to_string() + "\n";
+        let given = input.write_all(program.as_bytes()).await;
+        given.context("cannot start the worker in Python")?;
         Ok(Some(Self {
-            _process: process.context("cannot start the worker in Python")?,
-            _directory: directory,
+            _process: process,
+            _input: input,
         }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
