@@ -1,6 +1,6 @@
 //! Compares the sequences of databases with those at which replications fell asleep.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) const ASKED_MAX: usize = 16;
 /// How long each may take to answer.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// How often sleepers are woken for one sequence of a database that cannot be read: the first run may have read a copy of the
+/// database that lags behind.
+const WAKES_MAX: u32 = 3;
+/// So many such databases are remembered.
+const UNREADABLE_MAX: usize = 100_000;
 
 /// Why a request or a transaction failed.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +70,8 @@ pub(super) struct Sweeper<'a> {
     last: Option<(Instant, Duration)>,
     /// Errors in a row.
     failures: u32,
+    /// Databases that the user of the source cannot read, their last sequence, and how often sleepers were woken for it.
+    unreadable: HashMap<String, (Seq, u32)>,
 }
 
 /// A look at all sleepers, page by page, so that those of a million databases do not wait for the last one.
@@ -114,6 +121,7 @@ impl<'a> Sweeper<'a> {
             sweep: None,
             last: None,
             failures: 0,
+            unreadable: HashMap::new(),
         }
     }
 
@@ -148,7 +156,7 @@ impl<'a> Sweeper<'a> {
         found
     }
 
-    async fn advance(&self, sweep: &mut Sweep) -> Result<Option<Found>, Stopped> {
+    async fn advance(&mut self, sweep: &mut Sweep) -> Result<Option<Found>, Stopped> {
         let is_due = (sweep.behind.front()).is_some_and(|(at, _)| *at <= Instant::now());
         if !is_due && !sweep.is_read {
             let moved = self.read(sweep).await?;
@@ -186,10 +194,11 @@ impl<'a> Sweeper<'a> {
         let mut moved = Vec::new();
         for listed in self.connection.dbs_info(&names).await? {
             let sleepers = by_database.remove(&listed.name).unwrap_or_default();
-            let behind = |sleeper: &Sleeper| {
-                let listed = listed.update_seq.as_ref();
-                !listed.is_some_and(|seq| sleeper.is_at(seq))
-            };
+            let seq = listed.update_seq.as_ref();
+            if seq.is_some_and(|seq| self.wakes_for(&listed.name, seq) >= WAKES_MAX) {
+                continue;
+            }
+            let behind = |sleeper: &Sleeper| !seq.is_some_and(|seq| sleeper.is_at(seq));
             let sleepers = sleepers.into_iter().filter(behind);
             moved.extend(sleepers.map(|sleeper| (sleeper, listed.update_seq.clone())));
         }
@@ -200,26 +209,35 @@ impl<'a> Sweeper<'a> {
 
     /// Asks the databases themselves whether they have changes. Servers count more than these: CouchDB also new rights, and
     /// it adds up the sequences of whichever copies of a database's shards answer first.
-    async fn ask(&self, sweep: &Sweep, moved: Vec<Moved>) -> Result<Found, Stopped> {
+    async fn ask(&mut self, sweep: &Sweep, moved: Vec<Moved>) -> Result<Found, Stopped> {
         let mut by_database: BTreeMap<String, Vec<Moved>> = BTreeMap::new();
         for one in moved {
             let of = by_database.entry(one.0.database.clone()).or_default();
             of.push(one);
         }
+        let this = &*self;
         let asked = by_database.into_iter().map(|(name, moved)| async move {
-            let verdict = self.verdict(&name, &moved).await;
+            let verdict = this.verdict(&name, &moved).await;
             (name, moved, verdict)
         });
-        let mut asked = stream::iter(asked).buffer_unordered(ASKED_MAX);
+        let asked: Vec<_> = stream::iter(asked)
+            .buffer_unordered(ASKED_MAX)
+            .collect()
+            .await;
         let mut found = Found {
             began: self.last.map(|_| sweep.began),
             ..Found::default()
         };
         let mut unchanged = Vec::new();
-        while let Some((name, moved, verdict)) = asked.next().await {
+        for (name, moved, verdict) in asked {
             match verdict {
                 Verdict::Changed => found.changed.push(name),
-                Verdict::Unknown => found.unknown.push(name),
+                Verdict::Unknown => {
+                    if let Some((_, Some(listed))) = moved.into_iter().next() {
+                        self.count_wake(&name, listed);
+                    }
+                    found.unknown.push(name);
+                }
                 Verdict::Unchanged => unchanged.extend(moved),
             }
         }
@@ -232,6 +250,21 @@ impl<'a> Sweeper<'a> {
             self.replications.list_sleepers_at(server, &listed).await?;
         }
         Ok(found)
+    }
+
+    /// How often the sleepers of a database that cannot be read were woken for a sequence.
+    fn wakes_for(&self, database: &str, seq: &Seq) -> u32 {
+        let known = self.unreadable.get(database);
+        let same = known.filter(|(before, _)| before.is_same(seq));
+        same.map_or(0, |(_, wakes)| *wakes)
+    }
+
+    fn count_wake(&mut self, database: &str, seq: Seq) {
+        let wakes = self.wakes_for(database, &seq) + 1;
+        if self.unreadable.len() >= UNREADABLE_MAX {
+            self.unreadable.clear();
+        }
+        self.unreadable.insert(database.to_owned(), (seq, wakes));
     }
 
     async fn verdict(&self, database: &str, moved: &[Moved]) -> Verdict {

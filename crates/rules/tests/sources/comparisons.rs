@@ -311,6 +311,29 @@ async fn another_sequence_is_not_yet_a_change_to_call_about() {
     reported_all(&world).await;
 }
 
+/// As for a user who may list databases, but not read them.
+#[tokio::test]
+async fn a_database_that_cannot_be_read_does_not_wake_its_sleepers_for_ever() {
+    let world = World::new().await;
+    let _node = world.node(without_feed()).await;
+    world.until_followed("dbs_info").await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    let lists = async |seq: &str| {
+        let before = world.source().await["woken"].as_u64().unwrap();
+        let listed = json!([{"key": "a", "info": {"update_seq": seq}}]);
+        let faults = [
+            (On::post("/_dbs_info"), says(&listed)),
+            (On::get("/a/_changes?since=*&limit=1"), answers(403)),
+        ];
+        world.peer.set_faults(Faults::script(faults));
+        compared(&world, 14).await;
+        world.source().await["woken"].as_u64().unwrap() - before
+    };
+    assert_eq!(lists("99-x").await, 3);
+    assert_eq!(lists("100-x").await, 3);
+}
+
 /// Such as a timeout of one of its nodes.
 #[tokio::test]
 async fn what_the_server_does_not_know_is_not_missed() {
