@@ -49,16 +49,24 @@ export class Halted extends Error {
 // Browsers have `randomUUID` in secure contexts only, and Node 18 has no `crypto`.
 const uuid = () => globalThis.crypto?.randomUUID?.() ?? [1, 2, 3].map(() => Math.random().toString(36).slice(2)).join("-");
 
+const listening = new WeakMap();
+
+/** Calls `end` after this time, and when the signal is aborted, until what this returns is called. */
+function after(ms, signal, end) {
+  const timer = setTimeout(end, ms);
+  let ends = listening.get(signal);
+  if (signal && !ends) {
+    listening.set(signal, (ends = new Set()));
+    // One listener, however many wait: Node warns of more than ten.
+    signal.addEventListener("abort", () => ends.forEach((end) => end()));
+  }
+  ends?.add(end);
+  return () => (clearTimeout(timer), ends?.delete(end));
+}
+
 const sleep = (ms, signal) =>
   new Promise((resolve) => {
-    if (signal?.aborted) return resolve();
-    const timer = setTimeout(end, ms);
-    signal?.addEventListener("abort", end);
-    function end() {
-      clearTimeout(timer);
-      signal?.removeEventListener("abort", end);
-      resolve();
-    }
+    const cancel = after(signal?.aborted ? 0 : ms, signal, () => resolve(cancel()));
   });
 
 function path(parts, query = {}, root = "_jobs") {
@@ -234,10 +242,8 @@ export class Client {
   async send(method, path, { body, text = body === undefined ? undefined : JSON.stringify(body), headers, wait_sec = 0, timeout_sec = Infinity, signal, isRepeatable = true } = {}) {
     for (let tried = 0; ; tried += 1) {
       const [at, limit] = [this.#at, new AbortController()];
-      const abort = () => limit.abort(signal.reason);
       const allowed = Math.min(timeout_sec * 1_000, this.#timeout) + wait_sec * 1_000;
-      const timer = setTimeout(() => limit.abort(new Error("timed out")), allowed);
-      signal?.addEventListener("abort", abort);
+      const cancel = after(allowed, signal, () => limit.abort(new Error("timed out")));
       try {
         signal?.throwIfAborted();
         return await read(await this.#request(method, path, { body: text, headers, signal: limit.signal }));
@@ -249,8 +255,7 @@ export class Client {
         if (this.#at === at) this.#at = (at + 1) % this.#servers.length;
         if (!isRepeatable || tried === PAUSES.length) throw isRefused ? error : new UnreachableError(`cannot reach ${this.#servers[at].base}: ${error.cause ?? error}`, { cause: error });
       } finally {
-        clearTimeout(timer);
-        signal?.removeEventListener("abort", abort);
+        cancel();
       }
       await sleep(PAUSES[tried] * (0.5 + Math.random() / 2), signal);
     }
@@ -326,15 +331,12 @@ export class Worker {
   }
 
   /** Claims no more jobs; running ones have `grace_sec` to end. */
-  stop() {
-    this.#stopping.abort();
-  }
+  stop = () => this.#stopping.abort();
 
   /** Works until `stop`, SIGTERM or SIGINT. Rejects if the service refuses to give jobs. */
   async run({ signals = true } = {}) {
-    const drain = () => this.stop();
     // The next signal ends the process.
-    for (const name of signals ? ["SIGTERM", "SIGINT"] : []) globalThis.process?.once?.(name, drain);
+    for (const name of signals ? ["SIGTERM", "SIGINT"] : []) globalThis.process?.once?.(name, this.stop);
     const beats = this.#beats();
     const slots = Promise.allSettled(Array.from({ length: this.concurrency }, () => this.#slot())).finally(() => this.#over.abort());
     while (!this.#stopping.signal.aborted) await sleep(2 ** 31 - 1, this.#stopping.signal);
@@ -345,7 +347,7 @@ export class Worker {
     await sleep(LAST_MS, this.#over.signal);
     this.#over.abort();
     await beats;
-    for (const name of ["SIGTERM", "SIGINT"]) globalThis.process?.off?.(name, drain);
+    for (const name of ["SIGTERM", "SIGINT"]) globalThis.process?.off?.(name, this.stop);
     for (const slot of await slots) if (slot.status === "rejected") throw slot.reason;
   }
 

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
 import { hostname } from "node:os";
 import { after, before, beforeEach, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -165,6 +166,27 @@ test("the end of a run is repeated after a pause while the worker stops", async 
   await worker.run({ signals: false });
   assert.equal(ends.length, 2);
   assert.ok(ends[1] - ends[0] > 1_000, `tried again after ${ends[1] - ends[0]} ms`);
+});
+
+/** Node warns of more than ten. */
+test("ends that wait to be repeated alone share a listener", { timeout: 30_000 }, async () => {
+  let [waiting, listeners] = [0];
+  const refusing = {
+    claim: async (type, name, { count }) => ({ jobs: Array.from({ length: count }, (_, nth) => claimed(`${nth}`)), timeout_sec: 60 }),
+    finish: async (type, jobs, { claim, signal }) => {
+      if (jobs.length > 1) throw new ServiceError(400, "planted", "planted");
+      if (claim === 0) return ended(jobs);
+      const look = () => {
+        listeners = getEventListeners(signal, "abort").length;
+        worker.stop();
+      };
+      if (++waiting === 20) setImmediate(look);
+      throw new UnreachableError("planted");
+    },
+  };
+  const worker = new Worker(refusing, type, () => {}, { log, concurrency: 20 });
+  await worker.run({ signals: false });
+  assert.equal(listeners, 1);
 });
 
 test("heartbeats of many runs are sent together", { timeout: 30_000 }, async () => {
