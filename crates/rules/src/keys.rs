@@ -9,6 +9,7 @@
 //! (52, 22, instance, document id)         = rev           where the last rule of this id was deleted, or stopped asking for calls
 //! (52, 23, instance, document id)         = rev           the same, until the jobs of that rule are removed
 //! (52, 23, instance, "")                  = ""            all rules of a deleted database, until their jobs are removed
+//! (52, 24, server, page)                  = hashes        databases that were there when rules were first looked for, and these rules
 //! ```
 //!
 //! A row of a rule has no copy of the document, whose credentials may be resealed.
@@ -26,6 +27,7 @@ const SEEDED: u16 = 20;
 const SEEN: u16 = 21;
 const ENDED: u16 = 22;
 const LEFT: u16 = 23;
+const THERE: u16 = 24;
 
 pub(crate) fn stamp() -> Vec<u8> {
     pack(&(LAYER, RULES))
@@ -105,6 +107,15 @@ pub(crate) fn seen_database(key: &[u8]) -> Option<String> {
     Some(database)
 }
 
+pub(crate) fn there(server: &str, page: u32) -> Vec<u8> {
+    pack(&(LAYER, THERE, server, page))
+}
+
+/// All pages of a server.
+pub(crate) fn all_there(server: &str) -> KeyRange {
+    below(&(LAYER, THERE, server))
+}
+
 pub(crate) fn ended(rule: &RuleId) -> Vec<u8> {
     pack(&(LAYER, ENDED, &rule.instance.0[..], rule.doc.as_str()))
 }
@@ -148,5 +159,7 @@ mod tests {
         let key = seen("http://a/", "b");
         assert!(all_seen("http://a/").contains(&key) && !all_seen("http://").contains(&key));
         assert_eq!(seen_database(&key).as_deref(), Some("b"));
+        let key = there("http://a/", 300);
+        assert!(all_there("http://a/").contains(&key) && !all_there("http://").contains(&key));
     }
 }

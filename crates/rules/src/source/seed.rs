@@ -158,7 +158,7 @@ async fn seed(
         let known = set.iter().filter(|rule| !new.contains(&rule.id));
         rules = known.cloned().collect();
     } else {
-        before.settle(&set, &rules);
+        before.settle(book, source, &set, &rules).await?;
     }
     if rules.is_empty() {
         return Ok(Unread::default());
@@ -179,7 +179,7 @@ async fn seed(
         Look::All { about_known }
     } else {
         if exact.is_none() {
-            before.list(connection, source, &rules).await?;
+            before.list(book, connection, source, &rules).await?;
         }
         Look::New(before)
     };

@@ -156,6 +156,7 @@ impl Followers {
             let forget = |tx: Transaction| async move {
                 tx.clear_range(keys::all_seeded(server));
                 tx.clear_range(keys::all_seen(server));
+                tx.clear_range(keys::all_there(server));
                 Ok::<_, ServiceError>(())
             };
             jobs.store().transact("forget_source", forget).await?;

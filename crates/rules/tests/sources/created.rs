@@ -307,6 +307,31 @@ async fn a_database_created_while_looks_fail_is_new() {
     called(&mut world, &["x/a/new"]).await;
 }
 
+/// The node that repeats the look comes across the database, which no feed reports.
+#[tokio::test]
+async fn a_database_created_after_a_node_died_in_a_first_look_is_new() {
+    let mut world = World::new().await;
+    world.change("old");
+    let faults = [
+        (On::post("/_dbs_info"), unreadable()),
+        (On::get("/a"), Fault::Hang),
+    ];
+    world.peer.set_faults(Faults::script(faults));
+    let some = json!({"database": "^(a|c)$"});
+    world.rule("x", Some(&calls("x", &some))).await;
+    let node = world.node(without_feed()).await;
+    let looks = async || world.peer.count("GET", "/a") > 0;
+    world.until(looks).await;
+    node.stop().await;
+    create(&world, "c");
+    world.peer.set_faults(Faults::none());
+    let _node = world.node(without_feed()).await;
+    called(&mut world, &["x/c/first"]).await;
+    world.until_seeded(1).await;
+    world.change("new");
+    called(&mut world, &["x/a/new"]).await;
+}
+
 /// The look for the databases of another rule comes across the database first.
 #[tokio::test]
 async fn a_database_is_new_although_another_rule_is_written() {

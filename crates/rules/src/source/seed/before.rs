@@ -2,18 +2,22 @@
 //!
 //! Feeds may lose creations, and a source that is only polled reports none. So a database that a look comes across is new to a
 //! rule if it was not there when the rule's first look began, however often that look was repeated, or if it has appeared since
-//! the last look for an earlier revision of the rule. Only the node that follows the source remembers this.
+//! the last look for an earlier revision of the rule. What was there is stored for the node that repeats the look should this
+//! one die (of several unfinished looks, what the last one saw), but earlier revisions are not.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use couch::{Error, Server};
+use couch::Server;
+use scheduler::ServiceError;
 use tokio::time::sleep;
 
+use super::rows::{begun, clear_there, hash, load_there, save_there};
 use crate::rule::{Compiled, RuleId, Set, Task};
 use crate::source::options::Source;
+use crate::source::reactions::RuleBook;
+use crate::source::sweep::Stopped;
 
 /// Names per request.
 pub(super) const PAGE: usize = 1000;
@@ -22,19 +26,38 @@ pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 pub(super) struct Before {
-    hasher: RandomState,
     /// Databases that were there when the first look for a revision of a rule began.
     there: HashMap<(RuleId, String), Arc<HashSet<u64>>>,
     /// Rules that record the databases they have seen, once those have been looked for; for an edited rule, its earlier
     /// revision.
     looked_for: Set,
+    /// Whether what another node has stored was read.
+    is_loaded: bool,
 }
 
 impl Before {
     /// The databases of all rules in `set` have been looked for, except those of `unseeded`.
-    pub(super) fn settle(&mut self, set: &Set, unseeded: &[Arc<Compiled>]) {
+    pub(super) async fn settle(
+        &mut self,
+        book: &RuleBook,
+        source: &Source,
+        set: &Set,
+        unseeded: &[Arc<Compiled>],
+    ) -> Result<(), ServiceError> {
+        let mut is_stored = !self.there.is_empty();
+        if !self.is_loaded {
+            let there = Arc::new(load_there(book, source).await?);
+            let known = unseeded.iter();
+            let known = known.filter(|rule| there.contains(&begun(source, rule)));
+            self.there
+                .extend(known.map(|rule| (key(rule), Arc::clone(&there))));
+            (self.is_loaded, is_stored) = (true, !there.is_empty());
+        }
         let unseeded: HashSet<_> = unseeded.iter().map(key).collect();
         self.there.retain(|rule, _| unseeded.contains(rule));
+        if is_stored && self.there.is_empty() {
+            clear_there(book, source).await?;
+        }
         let looked_for = set.iter().filter_map(|rule| {
             if !unseeded.contains(&key(rule)) {
                 return records(rule).then(|| Arc::clone(rule));
@@ -43,36 +66,40 @@ impl Before {
             (earlier.ended == rule.ended).then(|| Arc::clone(earlier))
         });
         self.looked_for = Set::new(looked_for.collect::<Vec<_>>());
+        Ok(())
     }
 
     /// Remembers which databases are there, for rules whose first look begins.
     pub(super) async fn list(
         &mut self,
+        book: &RuleBook,
         connection: &Server,
         source: &Source,
         unseeded: &[Arc<Compiled>],
-    ) -> Result<(), Error> {
-        let first = unseeded.iter();
-        let first = first.filter(|rule| records(rule) && !self.there.contains_key(&key(rule)));
-        let first = Set::new(first.cloned());
+    ) -> Result<(), Stopped> {
+        let all = || unseeded.iter().filter(|rule| records(rule));
+        let first = all().filter(|rule| !self.there.contains_key(&key(rule)));
+        let first: Vec<_> = first.collect();
         if first.is_empty() {
             return Ok(());
         }
+        let set = Set::new(all().cloned());
         let (mut there, mut after) = (HashSet::new(), None::<String>);
         loop {
             let page = connection.all_dbs(after.as_deref(), PAGE).await?;
-            let about = |name: &&String| !first.matching(source, name).is_empty();
-            there.extend(
-                (page.iter().filter(about)).map(|name| self.hasher.hash_one(name.as_str())),
-            );
+            let about = |name: &&String| !set.matching(source, name).is_empty();
+            there.extend(page.iter().filter(about).map(hash));
             if page.len() < PAGE {
                 break;
             }
             after = page.into_iter().next_back();
             sleep(PAUSE).await;
         }
+        save_there(book, source, &there, all()).await?;
         let there = Arc::new(there);
-        let there = first.iter().map(|rule| (key(rule), Arc::clone(&there)));
+        let there = first
+            .into_iter()
+            .map(|rule| (key(rule), Arc::clone(&there)));
         self.there.extend(there);
         Ok(())
     }
@@ -90,7 +117,7 @@ impl Before {
         } else {
             self.looked_for.matching(source, name)
         };
-        let hash = self.hasher.hash_one(name);
+        let hash = hash(name);
         let is_new = |rule: &Arc<Compiled>| {
             let there = self.there.get(&key(rule));
             there.is_some_and(|there| !there.contains(&hash))

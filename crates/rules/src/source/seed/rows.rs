@@ -1,11 +1,13 @@
 //! What the store knows of rules and databases that have been looked for.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use couch::Seq;
 use futures::future::try_join_all;
 use scheduler::ServiceError;
-use store::RangeOptions;
+use sha2::{Digest as _, Sha256};
+use store::{RangeOptions, Transaction};
 
 use crate::keys;
 use crate::rule::{Compiled, Set};
@@ -14,6 +16,10 @@ use crate::source::reactions::RuleBook;
 
 /// Rules per transaction.
 const RULES: usize = 1000;
+/// Bytes per page of hashes.
+const PAGE_BYTES: usize = 80_000;
+/// Pages per transaction.
+const PAGES: usize = 10;
 
 /// A database that has been looked at: its key, its name and its sequence then.
 pub(super) type Row = (Vec<u8>, String, Seq);
@@ -81,6 +87,80 @@ pub(super) async fn mark(
             .await?;
     }
     Ok(())
+}
+
+/// The hash of a database's name, the same on every node.
+pub(super) fn hash(name: impl AsRef<[u8]>) -> u64 {
+    let hash = Sha256::digest(name);
+    let (first, _) = hash.split_first_chunk().expect("there are 32 bytes");
+    u64::from_be_bytes(*first)
+}
+
+/// The hash that says that the first look for a rule has begun.
+pub(super) fn begun(source: &Source, rule: &Compiled) -> u64 {
+    let key = keys::seeded(source.server().url_text(), &rule.id);
+    hash([key, keys::seeded_value(rule, source)].concat())
+}
+
+/// Stores which databases are there, and last for which rules that is so, for the node that repeats their first look.
+pub(super) async fn save_there(
+    book: &RuleBook,
+    source: &Source,
+    there: &HashSet<u64>,
+    rules: impl Iterator<Item = &Arc<Compiled>>,
+) -> Result<(), ServiceError> {
+    let rules = rules.map(|rule| begun(source, rule));
+    let hashes = there.iter().copied().chain(rules);
+    let hashes: Vec<u8> = hashes.flat_map(u64::to_be_bytes).collect();
+    clear_there(book, source).await?;
+    for (page, hashes) in (0..).zip(hashes.chunks(PAGE_BYTES)) {
+        let key = &keys::there(source.server().url_text(), page);
+        let save = |tx: Transaction| async move {
+            tx.set(key, hashes);
+            Ok::<_, ServiceError>(())
+        };
+        (book.replications.jobs().store())
+            .transact("save_databases", save)
+            .await?;
+    }
+    Ok(())
+}
+
+/// What [`save_there`] has stored.
+pub(super) async fn load_there(
+    book: &RuleBook,
+    source: &Source,
+) -> Result<HashSet<u64>, ServiceError> {
+    let (mut hashes, mut range) = (HashSet::new(), keys::all_there(source.server().url_text()));
+    loop {
+        let rest = &range;
+        let rows = (book.replications.jobs().store()).transact("load_databases", |tx| async move {
+            let rows = tx
+                .snapshot()
+                .get_range(rest.clone(), RangeOptions::limit(PAGES));
+            Ok::<_, ServiceError>(rows.collect().await?)
+        });
+        let rows = rows.await?;
+        for row in &rows {
+            let (chunks, _) = row.value.as_chunks();
+            hashes.extend(chunks.iter().map(|hash| u64::from_be_bytes(*hash)));
+        }
+        match rows.last() {
+            Some(last) if rows.len() == PAGES => {
+                range.begin = [&*last.key, b"\0"].concat().into();
+            }
+            _ => return Ok(hashes),
+        }
+    }
+}
+
+pub(super) async fn clear_there(book: &RuleBook, source: &Source) -> Result<(), ServiceError> {
+    (book.replications.jobs().store())
+        .transact("clear_databases", |tx| async move {
+            tx.clear_range(keys::all_there(source.server().url_text()));
+            Ok::<_, ServiceError>(())
+        })
+        .await
 }
 
 pub(super) async fn rows_after(
