@@ -1,12 +1,17 @@
 //! Continuous jobs that have caught up.
 
-use peer::{Fault, Faults, On};
+use peer::{Fault, Faults, FeedFaults, On};
 use scheduler::Options;
 use serde_json::{Value, json};
 
 use crate::fixture::{Node, World};
 
 const PAIRS: usize = 5;
+const LOSES_ALL: FeedFaults = FeedFaults {
+    lose: 1_000,
+    repeat: 0,
+    reorder: 0,
+};
 
 /// One permit, and no job is ever stopped for others.
 fn one_permit() -> Options {
@@ -245,6 +250,28 @@ async fn a_change_before_the_listener_is_armed_is_not_missed() {
     world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
     world.until_copied("late").await;
     node.until_parked(2).await;
+}
+
+/// The feed does not report the change, and no permit is free when the job asks for it.
+#[tokio::test]
+async fn a_change_after_a_run_that_found_none_waits_only_for_a_permit() {
+    let world = World::new().await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    let asks = On::get("/a/_changes?*&limit=1").first(1);
+    let slow = Fault::Latency { ms: 200 };
+    world.peer.set_faults(Faults::script([(asks, slow)]));
+    let _node = world.node_with("n1", one_permit()).await;
+    world.put("x", &json!({"continuous": true})).await;
+    let asked = async {
+        while world.peer.injected().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_mins(1), asked)
+        .await
+        .unwrap();
+    world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
+    world.until_copied("late").await;
 }
 
 /// One job's requests hang, and all jobs of the server learn of it.
