@@ -245,3 +245,20 @@ async fn probe(profile: &Profile, server: &str, limit: Duration) -> Result<(), S
         Err(Trouble::Retry(failure) | Trouble::Final(failure)) => Err(failure.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its last user may say so after it was asked for, and leave.
+    #[test]
+    fn a_server_that_is_needed_is_not_forgotten() {
+        let servers = Servers::default();
+        let watched = servers.get("http://a");
+        watched.need_for(Duration::from_mins(1));
+        assert!(!servers.forget(&watched));
+        *watched.needed_until() = Instant::now() - Duration::from_millis(1);
+        assert!(servers.forget(&watched));
+        assert!(!Arc::ptr_eq(&servers.get("http://a"), &watched));
+    }
+}
