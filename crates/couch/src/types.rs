@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 macro_rules! text_id {
@@ -94,7 +95,7 @@ impl Seq {
             .map(|raw| Self(raw.get().into()))
     }
 
-    pub fn from_value(value: &serde_json::Value) -> Self {
+    pub fn from_value(value: &Value) -> Self {
         Self(value.to_string().into())
     }
 
@@ -145,6 +146,14 @@ impl<'de> Deserialize<'de> for Seq {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         Ok(Self(Box::<str>::from(raw)))
+    }
+}
+
+/// A string without quotes, or any other value as JSON.
+pub(crate) fn text_of(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other => other.to_string(),
     }
 }
 

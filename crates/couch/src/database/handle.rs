@@ -16,7 +16,7 @@ use crate::payload::Payload;
 use crate::peer::{Call, Peer, Reply, encode};
 use crate::server::Server;
 use crate::traffic::Traffic;
-use crate::types::{DocId, Rev, Seq};
+use crate::types::{DocId, Rev, Seq, text_of};
 
 /// Spares the server a sync per write: a full commit follows.
 pub(super) const FULL_COMMIT: HeaderName = HeaderName::from_static("x-couch-full-commit");
@@ -97,7 +97,7 @@ impl Database {
         };
         Ok(DatabaseInfo {
             update_seq,
-            instance_start_time: plain(started),
+            instance_start_time: text_of(started),
             doc_count: raw.doc_count,
             doc_del_count: raw.doc_del_count,
         })
@@ -131,7 +131,7 @@ impl Database {
         let reply = self.peer.fetch(&call).await?.success().await?;
         let committed: Committed = reply.parse()?;
         match committed.instance_start_time {
-            Some(started) => Ok(plain(started)),
+            Some(started) => Ok(text_of(started)),
             None => Err(reply.bad("it has no instance_start_time")),
         }
     }
@@ -196,14 +196,6 @@ async fn found(reply: Reply) -> Result<Option<Reply>, Error> {
         Ok(reply) => Ok(Some(reply)),
         Err(Error::NotFound(_)) => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// A string without quotes, or any other value as JSON.
-fn plain(value: serde_json::Value) -> String {
-    match value {
-        serde_json::Value::String(text) => text,
-        other => other.to_string(),
     }
 }
 

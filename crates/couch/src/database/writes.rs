@@ -13,7 +13,7 @@ use super::handle::{Database, FULL_COMMIT};
 use crate::error::Error;
 use crate::payload::Payload;
 use crate::peer::Call;
-use crate::types::{DocId, Rev};
+use crate::types::{DocId, Rev, text_of};
 
 /// Revisions of a document that the target lacks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,20 +41,13 @@ pub struct DocError {
 
 /// A validation function may throw any value.
 fn text_of_any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    Ok(match Value::deserialize(deserializer)? {
-        Value::String(text) => text,
-        other => other.to_string(),
-    })
+    Value::deserialize(deserializer).map(text_of)
 }
 
 fn text_of_any_but_null<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<String>, D::Error> {
-    Ok(match Value::deserialize(deserializer)? {
-        Value::Null => None,
-        Value::String(text) => Some(text),
-        other => Some(other.to_string()),
-    })
+    Ok(Option::deserialize(deserializer)?.map(text_of))
 }
 
 impl Database {

@@ -14,6 +14,7 @@ use crate::error::{Answer, Error, Failure, Request, printable};
 use crate::exchange::Used;
 use crate::net::Trouble;
 use crate::secret::Secret;
+use crate::types::text_of;
 
 /// The most that is read of an error's body.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
@@ -167,14 +168,9 @@ impl Reply {
         };
         let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok();
         let parsed = serde_json::from_slice::<ErrorBody>(&body).ok();
-        let text = |value: Option<serde_json::Value>| match value {
-            None | Some(serde_json::Value::Null) => None,
-            Some(serde_json::Value::String(text)) => Some(text),
-            Some(other) => Some(other.to_string()),
-        };
         let clean = |text: String| self.clean(text);
         let (error, reason) = parsed.map_or((None, None), |parsed| {
-            (text(parsed.error), text(parsed.reason))
+            (parsed.error.map(text_of), parsed.reason.map(text_of))
         });
         let is_told = error.is_some() || reason.is_some();
         let excerpt = if is_told {
