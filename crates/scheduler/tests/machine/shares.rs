@@ -67,6 +67,16 @@ async fn info(world: &World, job: &jobs::JobId) -> JobInfo {
     jobs.info(ty, job).await.unwrap().unwrap()
 }
 
+/// Waits until a node has sent so many heartbeats more.
+async fn until_beats(node: &Node, count: u64) {
+    let store = node.replications.jobs().store();
+    let beats = || store.stats().get("keep").map_or(0, |keep| keep.attempts);
+    let wanted = beats() + count;
+    while beats() < wanted {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn shares_are_of_databases_and_users() {
     let world = World::new().await;
@@ -154,22 +164,14 @@ async fn idle_replications_use_no_shares() {
     let mut node = world.node_with("n1", options).await;
     world.put("x", &json!({"continuous": true})).await;
     node.until_parked(1).await;
-    let store = node.replications.jobs().store().clone();
-    let beats = || store.stats().get("keep").map_or(0, |keep| keep.attempts);
-    let until_beats = async |count| {
-        let wanted = beats() + count;
-        while beats() < wanted {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
     let used = async || {
         let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
         jobs.tenants(ty, None, 10).await.unwrap()
     };
     // The time before it was idle is charged.
-    until_beats(2).await;
+    until_beats(&node, 2).await;
     let before = used().await;
-    until_beats(3).await;
+    until_beats(&node, 3).await;
     assert_eq!(used().await, before);
 }
 
@@ -218,4 +220,51 @@ async fn idle_replications_that_wake_take_turns() {
         .expect("joe's is not copied");
     let others = (0..MANY).filter(|n| copied(&format!("t{n}"))).count();
     assert!(others <= 5, "{others}");
+}
+
+/// One tenant has three times the shares of another, whose runs cost it three times as much of its turns.
+#[tokio::test]
+async fn idle_replications_that_wake_use_shares() {
+    const MANY: usize = 6;
+    let world = World::with_timeout(Some(Duration::from_secs(3))).await;
+    let options = |shares: &[_]| Options {
+        max_churn: 0,
+        park_after_sec: 1,
+        ..options(1, shares)
+    };
+    let given = [("ann", 300), ("joe", 100)];
+    let mut node = world.node_with("n1", options(&given)).await;
+    for n in 0..MANY {
+        for user in ["ann", "joe"] {
+            request(&world, Some(user), &format!("{user}{n}")).await;
+        }
+    }
+    node.until_parked(2 * MANY).await;
+    until_beats(&node, 2).await;
+    let used = async || {
+        let tenants = world.replications.jobs();
+        let tenants = tenants.tenants(world.replications.job_type(), None, 10);
+        let used = tenants.await.unwrap().into_iter().map(|used| used.vtime);
+        <[i64; 2]>::try_from(Vec::from_iter(used)).unwrap()
+    };
+    let before = used().await;
+    let slow = (On::any("*/_bulk_docs"), Fault::Latency { ms: 500 });
+    world.peer.set_faults(Faults::script([slow]));
+    world.peer.put("a", r#"{"_id":"new"}"#).unwrap();
+    let all_copied = async || {
+        let users = (0..MANY).flat_map(|n| [format!("ann{n}"), format!("joe{n}")]);
+        let is_copied = |to: String| world.peer.get(&to, "new").unwrap().is_some();
+        while !users.clone().all(is_copied) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(45), all_copied())
+        .await
+        .expect("not all are copied");
+    // All of it is charged.
+    node.until_parked(2 * MANY).await;
+    until_beats(&node, 2).await;
+    let after = used().await;
+    let [ann, joe] = [0, 1].map(|nth| after[nth] - before[nth]);
+    assert!(ann > 0 && 3 * ann < 2 * joe, "{ann} and {joe}");
 }
