@@ -103,6 +103,13 @@ async fn reports(listener: &TcpListener) -> (String, TcpStream) {
     (request.split_once("\r\n\r\n").unwrap().1.to_owned(), stream)
 }
 
+/// Says that so many jobs are held.
+async fn answer(mut stream: TcpStream, jobs: usize) {
+    let answer = json!({"jobs": vec![json!({"status": "held"}); jobs]}).to_string();
+    let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", answer.len());
+    stream.write_all((head + &answer).as_bytes()).await.unwrap();
+}
+
 #[tokio::test]
 async fn heartbeats_wait_for_earlier_ones_of_their_job_only() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -111,17 +118,14 @@ async fn heartbeats_wait_for_earlier_ones_of_their_job_only() {
     let shared = shared(&client, vec![Arc::clone(&slow)]);
     let task = Task { data: 70, id: "slow".into(), attempt: 1, failures: 0, progress: Value::Null, run: slow };
     let requests = async {
-        let (first, mut stream) = reports(&listener).await;
+        let (first, stream) = reports(&listener).await;
         assert_eq!(first, json!({"jobs": [{"id": "slow", "lock": "l", "progress": 50}]}).to_string());
         task.report(60);
         lock(&shared.runs).push(Some(other));
         let (second, _) = reports(&listener).await;
         assert_eq!(second, json!({"jobs": [{"id": "other", "lock": "l", "progress": 50}]}).to_string());
         let saved = async {
-            let answer = r#"{"jobs":[{"status":"held"}]}"#;
-            let answer =
-                format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{answer}", answer.len());
-            stream.write_all(answer.as_bytes()).await.unwrap();
+            answer(stream, 1).await;
             reports(&listener).await.0
         };
         let third = tokio::select! {
@@ -130,6 +134,39 @@ async fn heartbeats_wait_for_earlier_ones_of_their_job_only() {
             third = saved => third,
         };
         assert_eq!(third, json!({"jobs": [{"id": "slow", "lock": "l", "progress": {"saved": 70}}]}).to_string());
+    };
+    tokio::select! {
+        () = requests => {}
+        () = shared.beats() => unreachable!("heartbeats do not end"),
+    }
+}
+
+/// Its jobs have one heartbeat at a time, and the next has their newest progress.
+#[tokio::test]
+async fn a_batch_that_hangs_delays_its_own_jobs_only() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let (a, b, other) = (run(&client, "a"), run(&client, "b"), run(&client, "other"));
+    let shared = shared(&client, vec![Arc::clone(&a), b]);
+    let report = |run: &Run, progress: u32| *lock(&run.report) = Some(json!(progress));
+    let beats = |beats: &[(&str, u32)]| {
+        let beats = beats.iter().map(|(id, progress)| json!({"id": id, "lock": "l", "progress": progress}));
+        json!({"jobs": beats.collect::<Vec<_>>()}).to_string()
+    };
+    let requests = async {
+        let (hanging, batch) = reports(&listener).await;
+        assert_eq!(hanging, beats(&[("a", 50), ("b", 50)]));
+        report(&a, 60);
+        report(&a, 70);
+        lock(&shared.runs).push(Some(Arc::clone(&other)));
+        for progress in [50, 60, 70] {
+            report(&other, progress);
+            let (sent, stream) = reports(&listener).await;
+            assert_eq!(sent, beats(&[("other", progress)]));
+            answer(stream, 1).await;
+        }
+        answer(batch, 2).await;
+        assert_eq!(reports(&listener).await.0, beats(&[("a", 70)]));
     };
     tokio::select! {
         () = requests => {}
