@@ -2,6 +2,7 @@
 
 mod described;
 mod process;
+mod servers;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -19,17 +20,19 @@ use store::Store;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use servers::{Recording, Servers};
+
 /// How often histogram samples are aggregated.
 const INTERVAL: Duration = Duration::from_secs(15);
 const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
 ];
 
-/// How the series of servers begin.
-const SERVERS: &str = "davenport_endpoint_up{";
-
 #[derive(Clone)]
-pub struct Collected(PrometheusHandle);
+pub struct Collected {
+    exporter: PrometheusHandle,
+    servers: Servers,
+}
 
 impl std::fmt::Debug for Collected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -40,29 +43,33 @@ impl std::fmt::Debug for Collected {
 impl Collected {
     /// Installs the recorder, once per process.
     pub fn begin() -> anyhow::Result<Self> {
-        static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
-        if let Some(handle) = RECORDER.get() {
-            return Ok(Self(handle.clone()));
+        static COLLECTED: OnceLock<Collected> = OnceLock::new();
+        if let Some(collected) = COLLECTED.get() {
+            return Ok(collected.clone());
         }
-        let recorder = PrometheusBuilder::new()
-            .set_buckets(&BUCKETS)?
-            .build_recorder();
-        let handle = RECORDER.get_or_init(|| recorder.handle()).clone();
+        let recorder = Recording {
+            exporter: PrometheusBuilder::new()
+                .set_buckets(&BUCKETS)?
+                .build_recorder(),
+            servers: Servers::default(),
+        };
+        let collected = COLLECTED.get_or_init(|| Self {
+            exporter: recorder.exporter.handle(),
+            servers: recorder.servers.clone(),
+        });
         // If another thread was faster, the process uses its recorder.
         let _ = metrics::set_global_recorder(recorder);
         described::describe();
         let version = env!("CARGO_PKG_VERSION");
         gauge!("davenport_info", "version" => version).set(1.0);
-        Ok(Self(handle))
+        Ok(collected.clone())
     }
 
     pub fn render(&self) -> String {
         let _ = process::update();
-        let text = self.0.render();
-        // The exporter never drops a series: those of unused servers are set to NaN and left out here.
-        let is_gone = |line: &str| line.starts_with(SERVERS) && line.trim_end().ends_with(" NaN");
-        let lines = text.split_inclusive('\n');
-        lines.filter(|line| !is_gone(line)).collect()
+        let mut text = self.exporter.render();
+        self.servers.render(&mut text);
+        text
     }
 
     /// Aggregates samples periodically until the token is cancelled.
@@ -75,7 +82,7 @@ impl Collected {
                 () = token.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            self.0.run_upkeep();
+            self.exporter.run_upkeep();
         }
     }
 }
@@ -124,23 +131,5 @@ impl Answer for Scraped {
         let kind = HeaderValue::from_static(kind);
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_that_are_not_used_have_no_series() {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        metrics::with_local_recorder(&recorder, || {
-            gauge!("davenport_endpoint_up", "server" => "http://a").set(f64::NAN);
-            gauge!("davenport_endpoint_up", "server" => "http://b").set(0.0);
-        });
-        let text = Collected(recorder.handle()).render();
-        assert!(!text.contains("http://a"), "{text}");
-        let used = "davenport_endpoint_up{server=\"http://b\"} 0\n";
-        assert!(text.contains(used), "{text}");
     }
 }
