@@ -242,10 +242,12 @@ async fn idle_replications_that_wake_use_shares() {
     node.until_parked(2 * MANY).await;
     until_beats(&node, 2).await;
     let used = async || {
-        let tenants = world.replications.jobs();
-        let tenants = tenants.tenants(world.replications.job_type(), None, 10);
-        let used = tenants.await.unwrap().into_iter().map(|used| used.vtime);
-        <[i64; 2]>::try_from(Vec::from_iter(used)).unwrap()
+        let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+        let tenants = jobs.tenants(ty, None, 10).await.unwrap();
+        let [ann, joe] = &tenants[..] else {
+            panic!("{tenants:?}");
+        };
+        [ann.vtime, joe.vtime]
     };
     let before = used().await;
     let slow = (On::any("*/_bulk_docs"), Fault::Latency { ms: 500 });
