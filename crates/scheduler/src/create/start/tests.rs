@@ -267,6 +267,34 @@ async fn only_the_latest_version_of_a_remote_is_started() {
     assert_eq!(job(world.start_version("3-c", true).await), []);
 }
 
+/// The job that it has found is replaced before it is started.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_during_an_edit_runs_the_newest_version_once() {
+    for was_asleep in [true, false] {
+        let world = World::with_one().await;
+        if was_asleep {
+            world.start(true).await;
+            let run = world.claim().await;
+            world.end(&run, JobState::Running, ASLEEP_MS).await;
+        }
+        let edited = |_: Candidate<'_>| {
+            let runtime = tokio::runtime::Handle::current();
+            tokio::task::block_in_place(|| runtime.block_on(world.edit("2-b")));
+            true
+        };
+        let started = world.replications.start_remote(world.of(REV), edited, true);
+        let mut asked = VecDeque::from(started.await.unwrap());
+        assert_eq!((asked.len(), world.info().await.due_ms), (1, 0));
+        let run = world.claim().await;
+        let data = JobData::decode(&run.data).unwrap();
+        assert!(data.is_current_of(world.of("2-b")), "{data:?}");
+        world.end(&run, JobState::Running, ASLEEP_MS).await;
+        assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+        let info = world.info().await;
+        assert_eq!((info.attempts, info.due_ms), (1, ASLEEP_MS));
+    }
+}
+
 /// The run that was asked for never begins, as no try follows the last one.
 #[tokio::test(start_paused = true)]
 async fn one_that_gives_up_is_not_waited_for() {
