@@ -9,6 +9,7 @@ mod control;
 mod hook;
 mod meaning;
 mod owner;
+mod pages;
 mod request;
 mod reseal;
 mod ruled;
@@ -18,11 +19,12 @@ mod start;
 pub use hook::DocumentHook;
 pub use meaning::{Meaning, Prepared};
 pub use owner::{Rank, Writer};
+pub(crate) use pages::of_rule;
 pub(crate) use request::RULED;
 pub use request::{Answer, Caller, Failure, Started};
 pub use reseal::{Sealed, count_seals};
+pub(crate) use ruled::Fate;
 pub use ruled::Ruled;
-pub(crate) use ruled::{Fate, of_rule};
 pub use start::{Asked, Candidate, Ended};
 
 #[cfg(test)]

@@ -4,19 +4,18 @@ use docstore::{Db, InstanceId, ReadOptions};
 use document::json::Json;
 use futures::future::try_join_all;
 use futures::{TryStreamExt as _, stream};
-use jobs::{Add, Class, JobId, JobInfo, Op, Query, Signal, State};
+use jobs::{Add, Class, JobId, JobInfo, Op, Signal, State};
 use store::Transaction;
 
 use super::owner::Rank;
-use crate::data::{JobData, Origin, Remote, document_job_id, rule_jobs_start};
+use super::pages::Pages;
+use crate::data::{JobData, Origin, Remote, document_job_id};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::remote::delayed_ms;
 use crate::service::Replications;
 use replication::params::{Grant, Replication};
 
-/// Jobs per page of a listing.
-const PAGE: usize = 100;
 /// Jobs that are removed at a time.
 const CONCURRENT: usize = 16;
 
@@ -163,12 +162,11 @@ impl Replications {
     /// Removes the jobs that a rule does not ask for any more, because it was edited or deleted, and ends their runs;
     /// without an id, those of all rules of a database. After an error some were removed and others not.
     pub async fn unrule(&self, instance: InstanceId, doc_id: &str) -> Result<(), ServiceError> {
-        let query = of_rule(instance, doc_id)?;
-        let (jobs, mut cursor) = (&self.0.jobs, None);
-        loop {
-            let page = jobs.list(&self.0.ty, &query, cursor.as_ref(), PAGE).await?;
+        let mut pages = Pages::of_rule(self, instance, doc_id)?;
+        let jobs = &self.0.jobs;
+        while let Some(page) = pages.next().await? {
             let mut found = Vec::new();
-            for listed in page.jobs {
+            for listed in page {
                 let data = JobData::decode(&listed.data.unwrap_or_default())?;
                 if doc_id.is_empty() || data.is_of(instance, doc_id) {
                     found.push(Ok(listed.info.id));
@@ -181,12 +179,9 @@ impl Replications {
                 jobs.store().transact("unrule", drop).await
             };
             (stream::iter(found).try_for_each_concurrent(CONCURRENT, drop)).await?;
-            cursor = page.cursor;
-            if cursor.is_none() {
-                self.0.kept.outdate();
-                return Ok(());
-            }
         }
+        self.0.kept.outdate();
+        Ok(())
     }
 
     async fn drop_unruled_in(
@@ -226,26 +221,19 @@ impl Replications {
     /// Runs the replications of a rule now, and those that run once more afterwards. Returns how many there are. After an
     /// error some were triggered and others not.
     pub async fn trigger_rule(&self, db: &Db, doc_id: &str) -> Result<u64, ServiceError> {
-        let query = Query {
-            data: false,
-            ..of_rule(db.instance(), doc_id)?
-        };
-        let (jobs, mut cursor, mut triggered) = (&self.0.jobs, None, 0);
-        loop {
-            let page = jobs.list(&self.0.ty, &query, cursor.as_ref(), PAGE).await?;
-            for listed in &page.jobs {
+        let mut pages = Pages::of_rule(self, db.instance(), doc_id)?.without_data();
+        let (jobs, mut triggered) = (&self.0.jobs, 0);
+        while let Some(page) = pages.next().await? {
+            for listed in &page {
                 let (op, id) = (jobs.op(), &listed.info.id);
                 let trigger = |tx: Transaction| async move {
                     Box::pin(self.trigger_in(&tx, &op, id, (db, doc_id))).await
                 };
                 triggered += u64::from(Box::pin(jobs.store().transact("trigger", trigger)).await?);
             }
-            cursor = page.cursor;
-            if cursor.is_none() {
-                self.0.kept.outdate();
-                return Ok(triggered);
-            }
         }
+        self.0.kept.outdate();
+        Ok(triggered)
     }
 
     /// False if the job does not belong to this rule, or if an earlier revision asked for it: then it does not run again.
@@ -317,15 +305,4 @@ impl Replications {
             Err(error) => Err(error.into()),
         }
     }
-}
-
-/// The jobs of a rule, with their data, and possibly others.
-pub(crate) fn of_rule(instance: InstanceId, doc_id: &str) -> jobs::Result<Query> {
-    let start = rule_jobs_start(instance, doc_id);
-    Ok(Query {
-        to: Some(JobId::new(format!("{start}\u{10ffff}"))?),
-        from: Some(JobId::new(start)?),
-        data: true,
-        ..Query::default()
-    })
 }

@@ -10,15 +10,15 @@ use store::{AsStoreError as _, Call, Transaction};
 use tokio::time::sleep;
 
 use super::control::is_paused;
-use super::ruled::of_rule;
+use super::pages::Pages;
 use crate::data::{JobData, JobState, Kind, Origin, RemoteId};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::remote::delayed_ms;
 use crate::service::Replications;
 
-/// Jobs per page of a listing, and at most per transaction.
-const PAGE: usize = 100;
+/// Jobs per transaction.
+const JOBS_MAX: usize = 100;
 /// Bytes of their data per transaction.
 const BYTES_MAX: usize = 1_000_000;
 /// After so many conflicts, a transaction is tried with fewer jobs.
@@ -70,12 +70,11 @@ impl Replications {
         admits: impl Fn(Candidate<'_>) -> bool,
         now: bool,
     ) -> Result<Vec<Asked>, ServiceError> {
-        let query = of_rule(of.instance, of.doc_id)?;
-        let (jobs, mut cursor, mut asked) = (&self.0.jobs, None, Vec::new());
-        loop {
-            let page = jobs.list(&self.0.ty, &query, cursor.as_ref(), PAGE).await?;
+        let mut pages = Pages::of_rule(self, of.instance, of.doc_id)?;
+        let mut asked = Vec::new();
+        while let Some(page) = pages.next().await? {
             let mut found = Vec::new();
-            for listed in page.jobs {
+            for listed in page {
                 let bytes = listed.data.unwrap_or_default();
                 let data = JobData::decode(&bytes)?;
                 if data.is_current_of(of) && admits(data.candidate()) {
@@ -83,12 +82,9 @@ impl Replications {
                 }
             }
             asked.extend(self.start_all(&found, now).await?);
-            cursor = page.cursor;
-            if cursor.is_none() {
-                self.0.kept.outdate();
-                return Ok(asked);
-            }
         }
+        self.0.kept.outdate();
+        Ok(asked)
     }
 
     /// Asks for runs of jobs, given with the size of their data, in few transactions.
@@ -98,7 +94,7 @@ impl Replications {
         now: bool,
     ) -> Result<Vec<Asked>, ServiceError> {
         let jobs = &self.0.jobs;
-        let (mut asked, mut max) = (Vec::new(), PAGE);
+        let (mut asked, mut max) = (Vec::new(), JOBS_MAX);
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(fitting(rest, max));
             let op = jobs.op();
