@@ -18,6 +18,7 @@ mod remotes;
 mod rules;
 mod schedules;
 mod single;
+mod spiegel;
 mod traces;
 mod upstream;
 mod verify;
