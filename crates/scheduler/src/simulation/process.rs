@@ -70,7 +70,8 @@ impl Running {
         self.tasks.shutdown().await;
     }
 
-    /// Stops it in order.
+    /// Stops it in order, even if the store is away, which no act ends meanwhile: its server abandons runs that cannot end
+    /// in time, and each transaction has a deadline. So an outage need not be ended here, as the simulation of rules does.
     pub(super) async fn stop(mut self) -> Result<(), String> {
         self.stop.cancel();
         let ended = async {
