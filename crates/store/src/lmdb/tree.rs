@@ -7,34 +7,28 @@
 //! [`Tree::verify`] for all rows together.
 
 mod keys;
+mod mark;
 
 use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use heed::types::Bytes as Raw;
 use heed::{CommitOrAbort, Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 
 use self::keys::{decode, encode, encode_range};
+pub(super) use self::mark::Mark;
 use super::checksum::{self, Damaged, Table, Total};
 use super::damage_signal::{self, TreeAccess};
 use super::failure;
 use super::layer::Layer;
-use super::log::Position;
 use super::readers::{Reader, Readers};
 use crate::limits::{KEY_BYTES_MAX, PAGE_BYTES};
 use crate::pending::{covered, rest_after};
 use crate::range::directed;
 use crate::{Error, KeyRange, KeyValue, Result};
-
-/// The version of the rows in the tree, and the position in the log after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark {
-    pub(super) version: u64,
-    pub(super) position: Position,
-}
 
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -469,33 +463,5 @@ impl std::fmt::Debug for TreeState {
         f.debug_struct("TreeState")
             .field("mark", &self.mark)
             .finish_non_exhaustive()
-    }
-}
-
-impl Mark {
-    fn encode(self, total: Total) -> Vec<u8> {
-        let Position {
-            segment,
-            offset,
-            chain,
-            bytes,
-        } = self.position;
-        [self.version, segment, offset, chain, bytes, total.0]
-            .into_iter()
-            .flat_map(u64::to_le_bytes)
-            .collect()
-    }
-
-    fn decode(mut bytes: &[u8]) -> Option<(Self, Total)> {
-        (bytes.len() == 48).then(|| {
-            let version = bytes.get_u64_le();
-            let position = Position {
-                segment: bytes.get_u64_le(),
-                offset: bytes.get_u64_le(),
-                chain: bytes.get_u64_le(),
-                bytes: bytes.get_u64_le(),
-            };
-            (Self { version, position }, Total(bytes.get_u64_le()))
-        })
     }
 }
