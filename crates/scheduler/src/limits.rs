@@ -33,7 +33,10 @@ const LIMITS_PAUSE: Duration = Duration::from_secs(5);
 
 /// A limit of runs for a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a limit is a number of runs, or `{ starts = 10, per_sec = 60 }`"
+)]
 pub enum ServerLimit {
     /// Runs at a time.
     Runs(u32),

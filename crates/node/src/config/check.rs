@@ -33,9 +33,12 @@ impl Config {
             "metrics",
             self.metrics.listen.as_deref().map_or(Ok(()), listen),
         );
-        check("secrets", self.secrets.named().map(drop));
-        check("sources", self.sources().map(drop));
-        check("webhooks", self.webhooks.validate().map_err(str::to_owned));
+        match self.secrets.named() {
+            Ok(_) => check("sources", self.sources().map(drop)),
+            // Sources refer to them.
+            Err(what) => check("secrets", Err(what)),
+        }
+        check("webhooks", self.check_webhooks());
         check("jwt_keys", text(self.check_tokens()));
         check("chttpd_auth", self.check_secrets());
         for (name, password) in &self.admins.0 {
@@ -109,6 +112,16 @@ impl Config {
             return Err("set both `cert_file` and `key_file`, or neither".to_owned());
         }
         listen(&self.http.listen)
+    }
+
+    fn check_webhooks(&self) -> Result<(), String> {
+        let secret = &self.webhooks.events.secret;
+        if !secret.is_empty() && !self.secrets.0.contains_key(secret) {
+            return Err(format!(
+                "`events.secret`: there is no section `[secrets.{secret}]`"
+            ));
+        }
+        self.webhooks.validate().map_err(str::to_owned)
     }
 
     fn check_secrets(&self) -> Result<(), String> {

@@ -104,6 +104,25 @@ fn what_is_impossible_is_refused_with_its_place() {
         "d.toml:3:1: store.url: `url` is \"sqlite:x\"; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
     );
     assert_eq!(
+        refused("[sources.a]\nurl = \"ftp://a\"\n"),
+        "d.toml:1:10: sources.a: `a`: `url` must begin with http:// or https://"
+    );
+    assert_eq!(
+        refused("[replicator]\nserver_limits = {\"a:80\" = {starts = 3}}\n"),
+        "d.toml:2:1: replicator.server_limits: a limit is a number of runs, or `{ starts = 10, per_sec = 60 }`"
+    );
+    assert_eq!(
+        refused("[webhooks.events]\nurl = \"http://a\"\nsecret = \"other\"\n"),
+        "d.toml:3:1: webhooks.events.secret: `events.secret`: there is no section `[secrets.other]`"
+    );
+    // Said once, although a source refers to it.
+    assert_eq!(
+        refused("[sources.a]\nurl = \"http://a\"\nsecret = \"x\"\n[secrets.x]\nbasic = 1\n")
+            .lines()
+            .count(),
+        1
+    );
+    assert_eq!(
         refused("[network]\negress.deny = [\"10.0.0.0/99\"]\n"),
         "d.toml:2:8: network.egress.deny: `deny`: the egress rule `10.0.0.0/99` is not valid; a rule is a host name, `*.domain`, an \
          address, a network or a class of addresses, each optionally with `:port`"

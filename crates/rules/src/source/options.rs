@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use couch::{Endpoint, NamedSecret, Reach};
+use couch::{Endpoint, InvalidEndpoint, NamedSecret, Reach};
 use regex_automata::meta::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -197,7 +197,12 @@ impl SourceOptions {
         if self.url.is_empty() {
             return Err(invalid("`url` is missing".to_owned()));
         }
-        let server = Endpoint::from_url(&self.url).map_err(|error| invalid(error.to_string()))?;
+        let server = Endpoint::from_url(&self.url).map_err(|error| match error {
+            InvalidEndpoint::Local => {
+                invalid("`url` must begin with http:// or https://".to_owned())
+            }
+            error => invalid(error.to_string()),
+        })?;
         let server = match self.secret.as_str() {
             "" => server,
             named => {
