@@ -42,7 +42,7 @@ const USAGE: u8 = 2;
 /// How long leftover background work may delay the exit.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Run CouchDB replications on a fleet of nodes
+/// A job queue service and CouchDB's replicator, on one host or a fleet
 #[derive(Debug, Parser)]
 #[command(name = "davenport", version, arg_required_else_help = true)]
 struct Cli {

@@ -134,7 +134,7 @@ impl Node {
             node.start_replication(config, network, &listening)?;
         }
         if let Some(listener) = listeners.metrics {
-            tracing::info!(address = %listener.local_addr()?, "metrics are there");
+            tracing::info!(address = %listener.local_addr()?, "serving metrics");
             let (scraped, options) = (
                 Scraped::new(collected.clone(), node.replications.docs().store().clone()),
                 api::listen::ListenOptions::default(),

@@ -49,7 +49,7 @@ async fn a_dry_run_tells_what_becomes_of_spiegels_documents() {
         "changed: hook: `block`: false, as Spiegel behaved without it\n",
         "rejected: bad: `if.a`: ",
         "3 accepted, 1 of them changed; 1 rejected; ignored: 453 documents, 451 change_listener, 1 design documents, 1 global\n",
-        "  http://s.example:5984 (1 rules)\n",
+        "  http://s.example:5984 (1 rule)\n",
         "  h.example:80 (2 rules)\n",
         "  bob@h.example:80\n  u@s.example:5984\n  v@t.example:80\n",
         "rules begin with the present state of each database",

@@ -14,8 +14,9 @@ const TIMEOUT_MAX_S: u64 = 3_600;
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Seconds without a heartbeat after which a job is taken from its node. Other nodes get the
-    /// job within twice this time. A job sends about four heartbeats per timeout. The value of the
-    /// node that started last applies to all nodes of the store.
+    /// job within twice this time plus `activity_monitor_max_jitter_msec`. A job sends about four
+    /// heartbeats per timeout. The value of the node that started last applies to all nodes of the
+    /// store.
     pub job_timeout_sec: u64,
     /// Maximum random delay of an activity monitor's check, in milliseconds.
     pub activity_monitor_max_jitter_msec: u64,

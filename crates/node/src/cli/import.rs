@@ -122,7 +122,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
     world.blocked.report(import.json);
     if !import.apply {
-        output::error("nothing was written: --apply does that");
+        output::error("nothing was written; use --apply to write");
     } else if left_out > 0 {
         bail!("{left_out} documents were left out, for the reasons above");
     }
@@ -386,7 +386,7 @@ fn report(import: &Import, name: &str, outcome: &Outcome) {
     };
     output::line(&format!(
         "{name}: {verb}: {runs} that run, {ended} that have ended, {designs} design documents, {deleted} deletions; \
-         {present} are here already; {} refused",
+         {present} unchanged; {} refused",
         refused.len()
     ));
     if *ownerless > 0 {

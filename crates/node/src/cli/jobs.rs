@@ -16,7 +16,7 @@ use requests::path;
 pub(crate) struct Command {
     #[command(flatten)]
     service: ServiceFlags,
-    /// Jobs of this type of users, instead of replications
+    /// Act on users' jobs of this type instead of replications
     #[arg(long = "type", global = true, value_name = "TYPE")]
     ty: Option<String>,
     #[command(subcommand)]
@@ -25,7 +25,7 @@ pub(crate) struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List types of jobs with their numbers
+    /// List job types with the numbers of their jobs
     Types,
     /// List jobs; finished ones only by --states
     List {

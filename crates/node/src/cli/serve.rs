@@ -327,7 +327,7 @@ impl Running {
         let changed = self.loaded.changed(&loaded);
         let live = |key: &&String| LIVE.iter().any(|live| key.starts_with(live));
         for key in changed.iter().filter(|key| !live(key)) {
-            tracing::warn!(key, "takes effect after a restart");
+            tracing::warn!(key, "a changed option takes effect after a restart");
         }
         self.loaded = loaded;
         Ok(changed)

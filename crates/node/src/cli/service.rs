@@ -221,7 +221,10 @@ async fn text(request: RequestBuilder) -> anyhow::Result<String> {
     Err(anyhow::Error::new(Refusal {
         status: status.as_u16(),
         error: part("error"),
-        reason: part("reason"),
+        reason: match hint {
+            "" => part("reason"),
+            _ => part("reason").trim_end_matches('.').to_owned(),
+        },
         hint,
     }))
 }

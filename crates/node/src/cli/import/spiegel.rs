@@ -23,7 +23,7 @@ use judge::{Judge, Verdict};
 
 /// The database at the service.
 const DATABASE: &str = "spiegel";
-const BEGIN: &str = "rules begin with the present state of each database: what Spiegel has not handled yet is handled only where the \
+const BEGIN: &str = "rules begin with the present state of each database: calls that Spiegel has not made yet are not made unless the \
                      database changes again";
 
 #[derive(Debug, Args)]
@@ -90,7 +90,7 @@ impl ImportSpiegel {
         }
         self.summarize(&service, &counts, &judge);
         if !self.apply {
-            output::error("nothing was written: --apply does that");
+            output::error("nothing was written; use --apply to write");
         } else if counts.rejected > 0 {
             let rejected = counts.rejected;
             bail!("{rejected} documents were left out, for the reasons above");
@@ -124,9 +124,12 @@ impl ImportSpiegel {
         if self.apply {
             let present = counts.accepted - counts.written;
             let written = counts.written;
-            output::line(&format!("{written} written; {present} are here already"));
+            output::line(&format!("{written} written, {present} unchanged"));
         }
-        let server = |(url, count): (&String, &u64)| format!("{url} ({count} rules)");
+        let server = |(url, count): (&String, &u64)| match count {
+            1 => format!("{url} (1 rule)"),
+            count => format!("{url} ({count} rules)"),
+        };
         list(
             "replications read these servers; each needs a section [sources.NAME] with this url, and the user and password of an \
              administrator:",
@@ -134,7 +137,7 @@ impl ImportSpiegel {
         );
         list("webhooks call these hosts:", judge.hosts.iter().map(server));
         list(
-            "these users have no password in a file of --passwords:",
+            "--passwords has no password for these users:",
             judge
                 .missing
                 .iter()
