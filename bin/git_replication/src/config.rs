@@ -223,10 +223,9 @@ impl Remote {
             "projects" => self.projects.push(pattern()?),
             "excludeprojects" => self.exclude.push(pattern()?),
             "threads" => {
-                self.threads = number(file, entry)?;
-                if !(1..=jobs::LIMIT_SLOTS_MAX).contains(&self.threads) {
-                    return Err(refuse("give a number from 1 to 10000"));
-                }
+                let threads = number(file, entry).ok();
+                let threads = threads.filter(|n| (1..=jobs::LIMIT_SLOTS_MAX).contains(n));
+                self.threads = threads.ok_or_else(|| refuse("give a number from 1 to 10000"))?;
             }
             "replicationdelay" => self.delay = seconds(file, entry)?,
             "rescheduledelay" => self.reschedule_delay = seconds(file, entry)?,
@@ -342,7 +341,8 @@ fn boolean(file: &File, entry: &Entry) -> Result<bool, Refused> {
 fn number(file: &File, entry: &Entry) -> Result<u32, Refused> {
     let text = entry.value.as_deref().unwrap_or_default();
     let parsed = text.trim().parse();
-    parsed.map_err(|_| file.refuse_value(entry, "give a number"))
+    let reason = || format!("give a number from 0 to {}", u32::MAX);
+    parsed.map_err(|_| file.refuse_value(entry, &reason()))
 }
 
 fn seconds(file: &File, entry: &Entry) -> Result<Duration, Refused> {

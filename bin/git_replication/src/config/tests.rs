@@ -103,7 +103,11 @@ fn bad_files_are_refused_with_advice() {
         refused(
             "[remote \"a\"]\n  url = /m/${name}\n  threads = 2\n[remote \"b\"]\n  url = /m/${name}\n  threads = many\n"
         ),
-        "/replication.config: remote.b.threads is \"many\": give a number"
+        "/replication.config: remote.b.threads is \"many\": give a number from 1 to 10000"
+    );
+    assert_eq!(
+        refused("[remote \"a\"]\n  url = /m/${name}\n  replicationDelay = -1\n"),
+        "/replication.config: remote.a.replicationdelay is \"-1\": give a number from 0 to 4294967295"
     );
     assert_eq!(
         refused("[remote \"a\"]\n  url = /m/${name}\n  url = ext::x${name}\n"),
