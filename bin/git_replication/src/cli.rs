@@ -160,16 +160,13 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 fn usable<T>(checked: Result<T, String>) -> Result<T, Refused> {
-    checked.map_err(|reason| Refused {
-        file: PathBuf::from("command line"),
-        reason,
-    })
+    checked.map_err(Refused::argument)
 }
 
 impl Shared {
     pub(crate) async fn open(&self) -> anyhow::Result<(Mirrors, Config)> {
         let config = Config::read(&self.config)?;
-        let mirrors = Mirrors::open(&self.store).await?;
+        let mirrors = Mirrors::open_existing(&self.store).await?;
         mirrors.register(None).await?;
         Ok((mirrors, config))
     }
@@ -228,7 +225,7 @@ pub(crate) fn reload(path: &Path, read: &mut Contents, config: &mut Config) -> b
 
 impl Queue {
     async fn run(self) -> anyhow::Result<()> {
-        let mirrors = Mirrors::open(&self.store).await?;
+        let mirrors = Mirrors::open_existing(&self.store).await?;
         let rows = show::rows(&mirrors, self.all).await;
         let rows = rows.context("cannot read the store")?;
         let text = if self.json {

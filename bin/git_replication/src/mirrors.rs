@@ -12,6 +12,7 @@
 //! So an event never changes what is being pushed, a push that fails or dies leaves its refs to the next one, and refs
 //! that arrive during a push make the job run again. Each line is one transaction.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -23,7 +24,7 @@ use jobs::{
 use serde::{Deserialize, Serialize};
 use store::{Store, Transaction, tuple};
 
-use crate::config::{Config, Remote, Retry, Target};
+use crate::config::{Config, Refused, Remote, Retry, Target};
 use crate::push::{Class, Outcome};
 use crate::refs::Refs;
 use crate::target::{bounded, fraction, lock_of};
@@ -83,6 +84,15 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
+    /// Does not create a store, whose events no node would ever see.
+    pub(crate) async fn open_existing(url: &str) -> anyhow::Result<Self> {
+        let directory = url.strip_prefix("lmdb:").map(Path::new);
+        if directory.is_some_and(|directory| !directory.join("format").exists()) {
+            return Err(Refused::argument(format!("no store at {url}; check --store")).into());
+        }
+        Self::open(url).await
+    }
+
     pub(crate) async fn open(url: &str) -> anyhow::Result<Self> {
         let store = Store::open(url).await;
         let store = store.with_context(|| format!("cannot open the store {url}; check --store"))?;

@@ -13,6 +13,13 @@ pub(crate) struct Refused {
     pub(crate) reason: String,
 }
 
+impl Refused {
+    pub(crate) fn argument(reason: String) -> Self {
+        let file = PathBuf::from("command line");
+        Self { file, reason }
+    }
+}
+
 /// One value of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {

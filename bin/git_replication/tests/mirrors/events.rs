@@ -179,6 +179,36 @@ fn webhooks_are_signed() {
 }
 
 #[test]
+fn only_a_node_creates_a_store() {
+    let world = World::new(FAST);
+    std::fs::remove_dir_all(world.path("store")).unwrap();
+    for arguments in [
+        &["notify", "app"][..],
+        &["events"],
+        &["start", "--all"],
+        &["queue"],
+    ] {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(arguments)
+            .env("DAVENPORT_STORE_URL", world.store())
+            .env("DAVENPORT_GIT_CONFIG", world.path("replication.config"))
+            .env("DAVENPORT_GIT_REPOSITORIES", world.path("repositories"))
+            .stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let told = text(&output.stderr);
+        let expected = format!("no store at {}; check --store", world.store());
+        assert!(
+            output.status.code() == Some(2) && told.contains(&expected),
+            "{arguments:?}: {told}"
+        );
+        assert!(!world.path("store").exists(), "{arguments:?}");
+    }
+    let _node = world.node(&[]);
+    assert!(world.queue().is_empty());
+}
+
+#[test]
 fn what_cannot_work_is_refused_at_the_start() {
     let world = World::new(FAST);
     let serve = |arguments: &[&str]| {

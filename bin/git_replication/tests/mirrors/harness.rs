@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use store::Store;
 use tempfile::TempDir;
 
 /// Anything that takes longer hangs.
@@ -56,7 +57,14 @@ impl World {
             fs::create_dir(world.path(name)).unwrap();
         }
         world.configure(config);
+        // Otherwise, only a node would create it.
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(Store::open(&world.store())).unwrap();
         world
+    }
+
+    pub(crate) fn store(&self) -> String {
+        format!("lmdb:{}", self.path("store").display())
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -113,7 +121,7 @@ impl World {
     }
 
     fn shared(&self) -> Vec<String> {
-        let store = format!("lmdb:{}", self.path("store").display());
+        let store = self.store();
         let config = self.path("replication.config").display().to_string();
         ["--store", &store, "--config", &config]
             .map(str::to_owned)
@@ -151,7 +159,7 @@ impl World {
     }
 
     pub(crate) fn queue(&self) -> Vec<Value> {
-        let store = format!("lmdb:{}", self.path("store").display());
+        let store = self.store();
         let output = Command::new(PROGRAM)
             .args(["queue", "--all", "--json", "--store", &store])
             .output()
