@@ -9,7 +9,7 @@ use clap::Args;
 use jobs::{JobInfo, Outcome, State};
 
 use crate::cli::{Shared, println};
-use crate::config::{Config, Target};
+use crate::config::{Config, Refused, Target};
 use crate::mirrors::{Mirrors, When};
 use crate::project::{self, Pattern, Project};
 use crate::refs::Refs;
@@ -53,7 +53,11 @@ impl Command {
         let projects = self.projects()?;
         let targets = self.targets(&config, &projects);
         if targets.is_empty() {
-            println("nothing to push: no project and remote fit");
+            if self.url.is_some() || !self.project.is_empty() || !self.remote.is_empty() {
+                let reason = "nothing to push: no project and remote match; check --project, --remote and --url";
+                return Err(Refused::argument(reason.to_owned()).into());
+            }
+            println("nothing to push: no remote has a project");
             return Ok(ExitCode::SUCCESS);
         }
         let mut before = Vec::new();

@@ -256,8 +256,15 @@ fn gr_t116_to_t128_start_chooses_and_waits() {
             .success()
     );
     assert!(there("b", "two") && !there("b", "one"));
-    let none = world.start(&["--remote", "c", "--wait"]);
-    assert!(none.status.success() && text(&none.stdout).contains("nothing to push"));
+    for unknown in [["--remote", "c"], ["--project", "nosuch"]] {
+        let none = world.start(&unknown);
+        let told = text(&none.stderr);
+        assert!(
+            none.status.code() == Some(2)
+                && told.contains("nothing to push: no project and remote match"),
+            "{told}"
+        );
+    }
     assert_eq!(world.start(&[]).status.code(), Some(1));
     assert!(world.start(&["--all", "--now", "--wait"]).status.success());
     for remote in ["a1", "a2", "b"] {
