@@ -13,6 +13,7 @@ use flate2::read::GzDecoder;
 use futures::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
+use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -230,7 +231,7 @@ impl Call {
     pub(crate) async fn json_object(&mut self) -> Result<Json, Error> {
         match self.parse(Json::parse).await? {
             json @ Json::Object(_) => Ok(json),
-            _ => Err(Error::bad_request("Request body must be a JSON object")),
+            _ => Err(Error::not_object()),
         }
     }
 
@@ -274,6 +275,19 @@ impl Weighed {
     ) -> T {
         offload(self.text.len(), move || read(&self)).await
     }
+}
+
+/// Refuses JSON that is no object: from an array, serde would read the members of a struct by their order.
+pub(crate) fn check_object(text: &str) -> Result<(), Error> {
+    if text.trim_start().starts_with('{') {
+        return Ok(());
+    }
+    let valid = serde_json::from_str::<&RawValue>(text).is_ok();
+    Err(if valid {
+        Error::not_object()
+    } else {
+        Error::not_json()
+    })
 }
 
 fn too_large() -> Error {

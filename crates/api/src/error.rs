@@ -59,6 +59,11 @@ impl Error {
         Self::bad_request("invalid UTF-8 JSON")
     }
 
+    /// 400: the body is JSON, but no object.
+    pub(crate) fn not_object() -> Self {
+        Self::bad_request("Request body must be a JSON object")
+    }
+
     /// 400: invalid query parameter.
     pub fn query(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "query_parse_error", reason)

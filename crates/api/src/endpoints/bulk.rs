@@ -16,7 +16,7 @@ use super::server::uuid;
 use super::writing::{Writing, check_values, read_edit};
 use crate::Error;
 use crate::access::Opened;
-use crate::call::{Call, Weighed};
+use crate::call::{Call, Weighed, check_object};
 use crate::reply::{self, Reply};
 use crate::state::Shared;
 
@@ -115,18 +115,6 @@ fn refusal(id: &str, rev: Option<Rev>, error: &Error) -> Value {
     }
     error.log();
     Value::Object(row)
-}
-
-fn check_object(text: &str) -> Result<(), Error> {
-    if text.trim_start().starts_with('{') {
-        return Ok(());
-    }
-    let valid = serde_json::from_str::<&RawValue>(text).is_ok();
-    Err(if valid {
-        Error::bad_request("Request body must be a JSON object")
-    } else {
-        Error::not_json()
-    })
 }
 
 /// A row of `_bulk_get`.

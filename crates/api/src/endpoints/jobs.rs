@@ -16,9 +16,10 @@ use jiff::Timestamp;
 use queue::{Raw, Type, TypeName};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use crate::Error;
-use crate::call::Call;
+use crate::call::{Call, check_object};
 use crate::reply::{self, Reply};
 use crate::route::{JobPart, QueueRoute, TypePart};
 
@@ -114,8 +115,26 @@ fn repeat_key(call: &Call) -> Result<Option<String>, Error> {
 /// Reads the JSON of the body; what is unknown in it is named.
 async fn body<T: DeserializeOwned + Send + 'static>(call: &mut Call) -> Result<T, Error> {
     call.check_json()?;
-    let parsed = call.parse(|text| serde_json::from_str(text).map_err(|error| refused(&error)));
-    Box::pin(parsed).await
+    Box::pin(call.parse(object)).await
+}
+
+fn object<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    if text.trim().is_empty() {
+        return Err(Error::not_object());
+    }
+    check_object(text)?;
+    serde_json::from_str(text).map_err(|error| refused(&error))
+}
+
+/// An entry of `jobs`.
+fn check_entry(nth: usize, entry: &RawValue) -> Result<(), queue::Error> {
+    if entry.get().starts_with('{') {
+        return Ok(());
+    }
+    Err(queue::Error::Invalid(format!(
+        "entry {} of `jobs` must be a JSON object",
+        nth + 1
+    )))
 }
 
 fn refused(error: &serde_json::Error) -> Error {

@@ -193,7 +193,7 @@ async fn credentials(call: &mut Call) -> Result<(String, String), Error> {
     let (name, password) = if is_json {
         let body: serde_json::Value = serde_json::from_str(&text).map_err(|_| Error::not_json())?;
         if !body.is_object() {
-            return Err(Error::bad_request("Request body must be a JSON object"));
+            return Err(Error::not_object());
         }
         let text = |names: [&str; 2]| {
             let found = names.iter().find_map(|name| body.get(name)?.as_str());

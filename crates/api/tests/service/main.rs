@@ -14,6 +14,7 @@ mod fixture;
 mod flood;
 mod forgery;
 mod fuzz;
+mod job_bodies;
 mod job_edges;
 mod job_listings;
 mod job_requests;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{body, page_limit, reading, refused, repeat_key, time};
+use super::{body, check_entry, object, page_limit, reading, refused, repeat_key, time};
 use crate::call::Call;
 use crate::reply::{self, Reply};
 use crate::{Error, access};
@@ -68,8 +68,7 @@ pub(super) async fn of_type(call: &mut Call, name: &TypeName) -> Result<Reply, E
 }
 
 async fn put(call: &mut Call, name: &TypeName) -> Result<Reply, Error> {
-    call.check_json()?;
-    let settings: Settings = call.parse(parse_settings).await?;
+    let settings: Settings = body(call).await?;
     let made = call.shared.queue.put_type(name, &settings).await?;
     let status = if made {
         StatusCode::CREATED
@@ -77,13 +76,6 @@ async fn put(call: &mut Call, name: &TypeName) -> Result<Reply, Error> {
         StatusCode::OK
     };
     Ok(reply::json(status, &json!({"ok": true})))
-}
-
-fn parse_settings(text: &str) -> Result<Settings, Error> {
-    if text.trim().is_empty() {
-        return Ok(Settings::default());
-    }
-    serde_json::from_str(text).map_err(|error| refused(&error))
 }
 
 /// One job, or many as `{"jobs": [...]}`.
@@ -132,7 +124,7 @@ struct Named {
 type New = Vec<Result<NewJob, queue::Refused>>;
 
 fn parse_jobs(text: &str) -> Result<(New, bool), Error> {
-    let kind: Kind = serde_json::from_str(text).map_err(|error| refused(&error))?;
+    let kind: Kind = object(text)?;
     if kind.jobs.is_none() {
         let one: NewJob = serde_json::from_str(text).map_err(|error| refused(&error))?;
         return Ok((vec![Ok(one)], false));
@@ -144,14 +136,16 @@ fn parse_jobs(text: &str) -> Result<(New, bool), Error> {
             "`jobs` has {count} entries; send at most {IDS_MAX} per request"
         )));
     }
-    let job = |raw: &RawValue| {
+    let job = |(nth, raw): (usize, &RawValue)| {
+        check_entry(nth, raw).map_err(|error| (None, error))?;
         serde_json::from_str(raw.get()).map_err(|error| {
             let named = serde_json::from_str(raw.get()).ok();
             let id = named.and_then(|Named { id }| id);
             (id, queue::Error::Invalid(error.to_string()))
         })
     };
-    Ok((many.jobs.iter().map(|raw| job(raw)).collect(), true))
+    let entries = many.jobs.iter().map(|raw| &**raw).enumerate();
+    Ok((entries.map(job).collect(), true))
 }
 
 pub(super) async fn info(call: &Call, ty: &Type) -> Result<Reply, Error> {

@@ -1,0 +1,80 @@
+//! `/_jobs`, `/_schedules` and `/_tokens`: bodies that are refused.
+
+use http::Method;
+use serde_json::json;
+
+use crate::jobs::{fixture, fixture_with};
+
+const REASON: &str = "Request body must be a JSON object";
+
+#[tokio::test]
+async fn a_body_that_is_no_object_is_refused() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let json = root.clone().with("content-type", "application/json");
+    let requests = [
+        (Method::PUT, "/_jobs/arr", "[45]"),
+        (Method::POST, "/_jobs/mail", r#"["a",1]"#),
+        (Method::POST, "/_jobs/mail/_claim", r#"["w1"]"#),
+        (Method::POST, "/_jobs/mail/_finish", "[[],null,null]"),
+        (Method::POST, "/_jobs/mail/_beat", "[[]]"),
+        (Method::POST, "/_jobs/mail/_retry", r#"["dead"]"#),
+        (
+            Method::PUT,
+            "/_schedules/s",
+            r#"["mail",null,null,60,{"data":1}]"#,
+        ),
+        (Method::POST, "/_tokens", r#"["arr1",null,["read"],null]"#),
+    ];
+    for (method, path, array) in requests {
+        for body in [array, "[]", "7", "\"a\"", "null", "", " \n"] {
+            let answer = json.send(method.clone(), path, body).await;
+            answer.refuses(400, "bad_request", REASON);
+        }
+        let answer = json.send(method, path, "[").await;
+        answer.refuses(400, "bad_request", "invalid UTF-8 JSON");
+    }
+    let made = root.get("/_tokens").await.gives(200)["tokens"].clone();
+    assert_eq!(made, json!([]));
+}
+
+#[tokio::test]
+async fn no_body_keeps_the_settings_of_a_type() {
+    let fixture = fixture_with(json!({"limits": {"a": 1}, "max_pending": 5})).await;
+    let root = fixture.root();
+    let json = root.clone().with("content-type", "application/json");
+    for body in ["", "[]"] {
+        let put = json.send(Method::PUT, "/_jobs/mail", body).await;
+        put.refuses(400, "bad_request", REASON);
+    }
+    let settings = root.get("/_jobs/mail/_type").await.gives(200)["settings"].clone();
+    assert_eq!(
+        (&settings["limits"], &settings["max_pending"]),
+        (&json!({"a": 1}), &json!(5))
+    );
+}
+
+#[tokio::test]
+async fn an_entry_that_is_no_object_is_refused_by_its_number() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let many = json!({"jobs": [{"data": 1}, 7, ["a", 1]]});
+    let rows = root.post("/_jobs/mail", &many).await.gives(201)["results"].clone();
+    assert_eq!(rows[0]["ok"], true);
+    for nth in [1, 2] {
+        let reason = format!("entry {} of `jobs` must be a JSON object", nth + 1);
+        assert_eq!(
+            rows[nth],
+            json!({"error": "bad_request", "reason": reason, "id": null})
+        );
+    }
+    let lock = "1";
+    let beats = json!({"jobs": [{"id": "a", "lock": lock}, ["a", lock]]});
+    let ends = json!({"jobs": [{"id": "a", "lock": lock, "outcome": "done"}, 7]});
+    for (path, body) in [("_beat", beats), ("_finish", ends)] {
+        let answer = root.post(&format!("/_jobs/mail/{path}"), &body).await;
+        let reason = answer.gives(400)["reason"].to_string();
+        let expected = "\"entry 2 of `jobs` must be a JSON object";
+        assert!(reason.starts_with(expected), "{reason}");
+    }
+}
