@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::try_join;
-use jiff::Timestamp;
+use jiff::{Timestamp, civil};
 use jobs::{Add, Added, JobId, LimitName, Op, Signal, Tenant};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -408,6 +408,9 @@ fn due_ms(delay: Option<Seconds>, due: Option<&str>, now_ms: i64) -> Result<i64>
         (Some(delay), None) => Ok(now_ms.saturating_add(delay.ms_signed())),
         (None, Some(due)) => {
             let due: Timestamp = due.parse().map_err(|_| {
+                if is_too_late(due) {
+                    return Error::Invalid("`due` is too far in the future".into());
+                }
                 Error::Invalid("`due` must be a time such as `2030-01-31T08:00:00Z` or `2030-01-31T09:00:00+01:00`".into())
             })?;
             Ok(due.as_millisecond())
@@ -416,6 +419,12 @@ fn due_ms(delay: Option<Seconds>, due: Option<&str>, now_ms: i64) -> Result<i64>
             "give either `delay_sec` or `due`, not both".into(),
         )),
     }
+}
+
+/// Whether it is a time after the last one that the clock knows, which is a day before the year 10000.
+fn is_too_late(due: &str) -> bool {
+    let date: Option<civil::DateTime> = due.get(..19).and_then(|date| date.parse().ok());
+    date.is_some_and(|date| date.date() >= civil::date(9999, 12, 30))
 }
 
 /// The first 128 bits of a hash of texts.

@@ -78,3 +78,23 @@ async fn an_entry_that_is_no_object_is_refused_by_its_number() {
         assert!(reason.starts_with(expected), "{reason}");
     }
 }
+
+#[tokio::test]
+async fn a_time_that_is_refused_says_why() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let form = "`due` must be a time such as `2030-01-31T08:00:00Z` or `2030-01-31T09:00:00+01:00`";
+    let late = "`due` is too far in the future";
+    for (due, reason) in [
+        ("9999-12-31T23:59:59Z", late),
+        ("9999-12-31T23:59:59+01:00", late),
+        ("2030-01-31", form),
+        ("tomorrow", form),
+        ("", form),
+        ("ääääääääää", form),
+    ] {
+        let job = json!({"data": 1, "due": due});
+        let answer = root.post("/_jobs/mail", &job).await;
+        answer.refuses(400, "bad_request", reason);
+    }
+}
