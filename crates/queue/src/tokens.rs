@@ -58,6 +58,30 @@ impl Scope {
     }
 }
 
+impl NewToken {
+    fn check(&self) -> Result<()> {
+        check_name("a token", &self.name)?;
+        if self.rights.is_empty() {
+            return Err(Error::Invalid(
+                "`rights` must name at least one of enqueue, work and read".into(),
+            ));
+        }
+        for name in self.types.iter().flatten() {
+            TypeName::new(name)?;
+        }
+        let types = self.types.as_ref();
+        if types.is_some_and(|types| types.is_empty() || types.len() > TYPES_MAX) {
+            return Err(Error::Invalid(format!(
+                "`types` must name 1 to {TYPES_MAX} job types; leave it out to allow all"
+            )));
+        }
+        if self.expires_sec.is_some_and(|sec| sec.ms() == 0) {
+            return Err(Error::Invalid("`expires_sec` must be above 0".into()));
+        }
+        Ok(())
+    }
+}
+
 impl Token {
     fn of(name: String, row: Row) -> Self {
         Self {
@@ -83,24 +107,7 @@ impl Token {
 impl Queue {
     /// Makes a token; also returns its text, which is not stored. Replaces an expired one of that name.
     pub async fn make_token(&self, new: NewToken, by: &str) -> Result<(Token, String)> {
-        check_name("a token", &new.name)?;
-        if new.rights.is_empty() {
-            return Err(Error::Invalid(
-                "`rights` must name at least one of enqueue, work and read".into(),
-            ));
-        }
-        for name in new.types.iter().flatten() {
-            TypeName::new(name)?;
-        }
-        if new
-            .types
-            .as_ref()
-            .is_some_and(|types| types.is_empty() || types.len() > TYPES_MAX)
-        {
-            return Err(Error::Invalid(format!(
-                "`types` must name 1 to {TYPES_MAX} job types; leave it out to allow all"
-            )));
-        }
+        new.check()?;
         let now_ms = self.jobs().clock().now_ms();
         let secret = [(); 2].map(|()| self.jobs().entropy().bits());
         let text = format!("{PREFIX}{}_{:032x}{:032x}", new.name, secret[0], secret[1]);
@@ -218,7 +225,15 @@ mod tests {
     use super::*;
 
     fn queue(store: &Store, seed: u64) -> Queue {
-        let jobs = Jobs::new(store.clone(), Clock::standing(1_000), Entropy::seeded(seed));
+        queue_at(1_000, store, seed)
+    }
+
+    fn queue_at(now_ms: i64, store: &Store, seed: u64) -> Queue {
+        let jobs = Jobs::new(
+            store.clone(),
+            Clock::standing(now_ms),
+            Entropy::seeded(seed),
+        );
         Queue::new(jobs, Options::default(), seal::Sealer::plain())
     }
 
@@ -263,7 +278,8 @@ mod tests {
 
     #[tokio::test]
     async fn tokens_have_rights_to_types_until_they_expire() {
-        let queue = queue(&Store::open("memory:").await.unwrap(), 1);
+        let store = Store::open("memory:").await.unwrap();
+        let (queue, before) = (queue(&store, 1), queue_at(0, &store, 2));
         let names = ["mail", "news"].map(|name| TypeName::new(name).unwrap());
         let (one, _) = (queue)
             .make_token(
@@ -276,8 +292,9 @@ mod tests {
         assert!(
             !one.scope.allows(Right::Work, &names[1]) && !one.scope.allows(Right::Read, &names[0])
         );
-        let over = new(r#"{"name":"b","rights":["read"],"expires_sec":0}"#);
-        let (over, text) = queue.make_token(over, "").await.unwrap();
+        let over = new(r#"{"name":"b","rights":["read"],"expires_sec":1}"#);
+        let (over, text) = before.make_token(over, "").await.unwrap();
+        assert!(before.token(&text).await.unwrap().is_some());
         assert!(over.scope.allows(Right::Read, &names[1]) && over.has_expired(1_000));
         assert_eq!(queue.token(&text).await.unwrap(), None);
         let later = new(r#"{"name":"b","rights":["read"],"expires_sec":1}"#);
@@ -288,6 +305,8 @@ mod tests {
             r#"{"name":"c","rights":[]}"#,
             r#"{"name":"c","rights":["read"],"types":[]}"#,
             r#"{"name":"c","rights":["read"],"types":["Mail"]}"#,
+            r#"{"name":"c","rights":["read"],"expires_sec":0}"#,
+            r#"{"name":"c","rights":["read"],"expires_sec":0.0001}"#,
         ] {
             assert!(queue.make_token(new(bad), "").await.is_err(), "{bad}");
         }
