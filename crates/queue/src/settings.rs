@@ -160,9 +160,7 @@ impl Settings {
             ));
         }
         if self.max_pending == Some(0) {
-            return invalid(
-                "`max_pending` must be at least 1; to stop workers, use `_pause`".into(),
-            );
+            return invalid("`max_pending` must be at least 1".into());
         }
         let retry = &self.retry;
         if !(1.0..=100.0).contains(&retry.multiplier) {

@@ -125,8 +125,19 @@ impl Queue {
                 let counts = self.jobs().exact_counts_in(&tx, own).await?;
                 let left = counts.pending + counts.running + counts.finished + counts.dead;
                 if left > 0 {
+                    let (jobs, rest) = if left == 1 {
+                        (
+                            "job",
+                            "remove it first, or wait until it has finished and expired",
+                        )
+                    } else {
+                        (
+                            "jobs",
+                            "remove them first, or wait until they have finished and expired",
+                        )
+                    };
                     return Err(Error::Conflict(format!(
-                        "`{name}` has {left} jobs; remove them first, or wait until they have finished and expired"
+                        "`{name}` has {left} {jobs}; {rest}"
                     )));
                 }
                 self.jobs()

@@ -15,8 +15,17 @@ async fn a_type_without_jobs_can_be_removed() {
     refused.refuses(
         409,
         "conflict",
-        "`mail` has 1 jobs; remove them first, or wait until they have finished and expired",
+        "`mail` has 1 job; remove it first, or wait until it has finished and expired",
     );
+    root.post("/_jobs/mail", &json!({"id": "b", "data": 1}))
+        .await
+        .gives(201);
+    root.delete("/_jobs/mail").await.refuses(
+        409,
+        "conflict",
+        "`mail` has 2 jobs; remove them first, or wait until they have finished and expired",
+    );
+    root.delete("/_jobs/mail/b").await.gives(200);
     root.delete("/_jobs/mail/a").await.gives(200);
     root.delete("/_jobs/mail").await.gives(200);
     assert_eq!(root.get("/_jobs/mail/_type").await.status, 404);
@@ -28,6 +37,16 @@ async fn a_type_without_jobs_can_be_removed() {
     // Made again, it begins anew.
     root.put("/_jobs/mail", &json!({})).await.gives(201);
     root.post("/_jobs/mail", &job).await.gives(201);
+}
+
+#[tokio::test]
+async fn a_maximum_of_no_pending_jobs_is_refused() {
+    let fixture = fixture().await;
+    let put = fixture
+        .root()
+        .put("/_jobs/mail", &json!({"max_pending": 0}))
+        .await;
+    put.refuses(400, "bad_request", "`max_pending` must be at least 1");
 }
 
 #[tokio::test]
