@@ -130,12 +130,18 @@ impl Scope<'_> {
             "a URL cannot contain the document; use `${change.id}`, or `$change` in `params`"
                 .to_owned()
         } else {
+            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            let may_be_a_group = self.groups
+                && name.bytes().all(is_name)
+                && !name.starts_with(|first: char| first.is_ascii_digit())
+                && !name.is_empty()
+                && !RESERVED.contains(&name);
             let group = format!(", or name a group `(?<{name}>…)` in `match.database`");
             format!(
                 "`${{{name}}}` at character {} is unknown; use `${{{}}}`{}",
                 at + 1,
                 known.join("}`, `${"),
-                if self.groups { &*group } else { "" },
+                if may_be_a_group { &*group } else { "" },
             )
         };
         Invalid::new(path, reason).at(at)

@@ -1,3 +1,5 @@
+mod refused;
+
 use std::sync::Arc;
 
 use docstore::InstanceId;
