@@ -2,7 +2,7 @@
 
 use docstore::ReadOptions;
 use document::json::Json;
-use rules::rule::{Listeners, Only, Progress, Rewind, Rule, RuleId, Task, trial};
+use rules::rule::{Listeners, Only, Progress, Rewind, Rule, RuleId, Since, Task, trial};
 use scheduler::{ServiceError, strip};
 use serde_json::{Value, json};
 
@@ -155,15 +155,11 @@ async fn rewind(call: &mut Call, opened: &Opened, id: &str, rule: &Rule) -> Resu
                 return Err(Error::bad_request(format!("`{name}` must be a string")));
             }
             ("since", Json::Null) => {}
-            ("since", Json::String(text)) if text == "now" => to = Rewind::Now,
-            ("since", Json::String(text)) if !text.is_empty() => to = Rewind::Seq(text.clone()),
-            ("since", seq @ Json::Number(_)) if seq.is_integer() => {
-                to = Rewind::Seq(seq.to_string());
-            }
-            ("since", _) => {
-                let reason = "`since` must be \"now\", 0, or an update sequence";
-                return Err(Error::bad_request(reason));
-            }
+            ("since", since) => match Since::parse(since) {
+                Some(Since::Now) => to = Rewind::Now,
+                Some(Since::Seq(seq)) => to = Rewind::Seq(seq),
+                None => return Err(Error::bad_request(format!("`since` {}", Since::REASON))),
+            },
             _ => {
                 let reason = format!("`{name}` is unknown; use `since`, `source` and `database`");
                 return Err(Error::bad_request(reason));

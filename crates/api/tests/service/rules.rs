@@ -264,6 +264,16 @@ async fn actions_on_rules_say_what_to_do() {
         ),
         (
             "/_rules/hook/_rewind",
+            &json!({"since": "latest", "database": "a"}),
+            "`since` must be",
+        ),
+        (
+            "/_rules/hook/_rewind",
+            &json!({"since": -1, "database": "a"}),
+            "`since` must be",
+        ),
+        (
+            "/_rules/hook/_rewind",
             &json!({"seq": 1}),
             "`seq` is unknown; use `since`",
         ),

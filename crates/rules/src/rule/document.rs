@@ -69,6 +69,14 @@ impl Rule {
         }
         let databases = Databases::parse(fields)?;
         let replicate = Replicate::parse(fields, &databases.captures())?;
+        if fields.are_new() && !databases.is_pattern() && replicate.source().varies() {
+            let is_object = fields
+                .get("source")
+                .is_some_and(|side| side.as_object().is_some());
+            let member = if is_object { "source.url" } else { "source" };
+            let reason = "`${db_name}` stands for no database; add `match.database`";
+            return Err(fields.invalid(member, reason));
+        }
         let (server, name) = replicate.place();
         let name_only = fields.get("match").and_then(Json::as_str) == Some(NAME_ONLY);
         Ok(Self {

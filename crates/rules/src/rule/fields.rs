@@ -69,6 +69,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// False if they were accepted before, perhaps by a version with fewer checks.
+    pub(super) fn are_new(&self) -> bool {
+        !self.accepted
+    }
+
     pub(super) fn members(&self) -> &'a [(String, Json)] {
         self.members
     }

@@ -330,7 +330,15 @@ impl Name {
         if text.starts_with('^') {
             return fields.compiled(path, text).map(Self::Matching);
         }
-        Ok(match text.strip_suffix('*') {
+        let prefix = text.strip_suffix('*');
+        if let Some(at) = prefix.unwrap_or(text).chars().position(|c| c == '*')
+            && fields.are_new()
+        {
+            let reason =
+                "`*` is allowed only at the end; use a regular expression that begins with `^`";
+            return Err(Invalid::new(path, reason).at(at));
+        }
+        Ok(match prefix {
             Some(start) => Self::Prefix(start.to_owned()),
             None => Self::Exact(text.to_owned()),
         })

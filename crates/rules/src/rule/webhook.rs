@@ -104,9 +104,7 @@ impl Webhook {
             selector: selector.map(Arc::new),
             sign: sign(fields)?,
             retry: retry(fields)?,
-            timeout_sec: fields
-                .seconds("timeout_sec", 1.0)?
-                .filter(|seconds| *seconds > 0.0),
+            timeout_sec: timeout_sec(fields)?,
             debounce: fields.boolean("debounce", false)?,
             hops: fields.text("hops")?.unwrap_or(HOPS).to_owned(),
             since: since(fields)?,
@@ -255,13 +253,53 @@ fn sends_query(method: &str) -> bool {
 }
 
 fn since(fields: &Fields<'_>) -> Result<Since, Invalid> {
-    match fields.get("since") {
-        None => Ok(Since::Now),
-        Some(Json::String(text)) if text == "now" => Ok(Since::Now),
-        Some(Json::String(text)) if !text.is_empty() => Ok(Since::Seq(text.clone())),
-        Some(number @ Json::Number(_)) if number.is_integer() => Ok(Since::Seq(number.to_string())),
-        Some(_) => Err(fields.invalid("since", "must be \"now\", 0, or an update sequence")),
+    let Some(given) = fields.get("since") else {
+        return Ok(Since::Now);
+    };
+    let read = if fields.are_new() {
+        Since::parse
+    } else {
+        Since::read
+    };
+    read(given).ok_or_else(|| fields.invalid("since", Since::REASON))
+}
+
+impl Since {
+    /// Why `parse` refused a value.
+    pub const REASON: &str =
+        "must be \"now\", 0, or an update sequence, which begins with a digit, as in \"42-g1AAAA\"";
+
+    /// A value that a server may know.
+    pub fn parse(given: &Json) -> Option<Self> {
+        Self::read(given).filter(Self::may_work)
     }
+
+    fn read(given: &Json) -> Option<Self> {
+        match given {
+            Json::String(text) if text == "now" => Some(Self::Now),
+            Json::String(text) if !text.is_empty() => Some(Self::Seq(text.clone())),
+            number @ Json::Number(_) if number.is_integer() => Some(Self::Seq(number.to_string())),
+            _ => None,
+        }
+    }
+
+    /// Whether a server may have written it. CouchDB 1 and PouchDB have numbers.
+    fn may_work(&self) -> bool {
+        match self {
+            Self::Now => true,
+            Self::Seq(seq) => seq.starts_with(|first: char| first.is_ascii_digit()),
+        }
+    }
+}
+
+fn timeout_sec(fields: &Fields<'_>) -> Result<Option<f64>, Invalid> {
+    let given = fields.seconds("timeout_sec", 1.0)?;
+    let positive = given.filter(|seconds| *seconds > 0.0);
+    if fields.are_new() && given.is_some() && positive.is_none() {
+        let reason = "must be above 0; leave it out for the configuration's";
+        return Err(fields.invalid("timeout_sec", reason));
+    }
+    Ok(positive)
 }
 
 fn headers(fields: &Fields<'_>) -> Result<Vec<(String, String)>, Invalid> {
