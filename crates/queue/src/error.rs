@@ -60,6 +60,20 @@ impl Error {
         })
     }
 
+    pub(crate) fn own_type(name: &TypeName) -> Self {
+        Self::Invalid(format!(
+            "`{name}` is a job type of the service itself; choose another name"
+        ))
+    }
+
+    /// What a request for a type that does not exist is told.
+    pub(crate) fn no_type(name: &TypeName) -> Self {
+        if name.is_reserved() {
+            return Self::own_type(name);
+        }
+        Self::NoType(name.clone())
+    }
+
     /// Whether another node may have the key.
     pub fn lacks_key(&self) -> bool {
         match self {

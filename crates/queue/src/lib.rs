@@ -29,7 +29,7 @@ pub use envelope::{Envelope, Raw, given};
 pub use error::{Error, Result};
 pub use manage::Retried;
 pub use name::TypeName;
-pub use queue::{PREFIX, Queue};
+pub use queue::{OWN_TYPES, PREFIX, Queue};
 pub use read::{Failure, Failures, Following, Listing, Numbers, Run, Shown};
 pub use schedules::{CatchUp, Fired, Overlap, Schedule, Scheduled, schedules_type};
 pub use seconds::Seconds;

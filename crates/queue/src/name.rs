@@ -9,6 +9,15 @@ use crate::{Error, Result};
 
 /// The queue's types of users begin like this, so that users cannot touch those of the service.
 pub const PREFIX: &str = "api/";
+/// The service's own types, whether or not they are registered yet.
+pub const OWN_TYPES: [&str; 6] = [
+    "feeds",
+    "git",
+    "listen",
+    "rep_jobs",
+    "schedules",
+    "webhooks",
+];
 /// The rest of the longest name of a type in the queue.
 const BYTES_MAX: usize = jobs::TYPE_BYTES_MAX - PREFIX.len();
 
@@ -42,6 +51,11 @@ impl TypeName {
     /// The name of a type of the service itself.
     pub(crate) fn own(ty: &JobType) -> Self {
         Self(ty.as_str().into())
+    }
+
+    /// Whether it is kept for a type of the service itself.
+    pub(crate) fn is_reserved(&self) -> bool {
+        OWN_TYPES.contains(&self.as_str())
     }
 
     pub fn as_str(&self) -> &str {

@@ -11,7 +11,7 @@ use crate::add::Pending;
 use crate::lines::Lines;
 use crate::types::Known;
 
-pub use crate::name::PREFIX;
+pub use crate::name::{OWN_TYPES, PREFIX};
 
 /// A handle, cheap to clone. What it starts in the background runs until [`Self::run`] is stopped.
 #[derive(Debug, Clone)]

@@ -397,7 +397,7 @@ impl Queue {
         };
         let name = TypeName::new(&found.schedule.ty)?;
         match types::read(tx, &name).await? {
-            None => fired.error = Some(Error::NoType(name).to_string()),
+            None => fired.error = Some(Error::no_type(&name).to_string()),
             Some(ty) => {
                 // The type may be sealed only since the schedule was put.
                 found.sealed |= ty.settings.sealed && self.sealer().seals();

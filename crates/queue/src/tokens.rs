@@ -67,7 +67,10 @@ impl NewToken {
             ));
         }
         for name in self.types.iter().flatten() {
-            TypeName::new(name)?;
+            let name = TypeName::new(name)?;
+            if name.is_reserved() {
+                return Err(Error::own_type(&name));
+            }
         }
         let types = self.types.as_ref();
         if types.is_some_and(|types| types.is_empty() || types.len() > TYPES_MAX) {

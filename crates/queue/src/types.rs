@@ -81,10 +81,9 @@ impl Queue {
                 async move {
                     let old = read(&tx, name).await?;
                     if old.is_none() {
-                        if self.jobs().type_config_in(&tx, own).await?.is_some() {
-                            return Err(Error::Invalid(format!(
-                                "`{name}` is a job type of the service itself; choose another name"
-                            )));
+                        let is_own = self.jobs().type_config_in(&tx, own).await?.is_some();
+                        if is_own || name.is_reserved() {
+                            return Err(Error::own_type(name));
                         }
                         let all = tx
                             .snapshot()
@@ -161,7 +160,7 @@ impl Queue {
         let found = (self.jobs().store())
             .transact("find_job_type", |tx| async move { read(&tx, name).await })
             .await?;
-        let found = Arc::new(found.ok_or_else(|| Error::NoType(name.clone()))?);
+        let found = Arc::new(found.ok_or_else(|| Error::no_type(name))?);
         self.known().set(&found, read_at);
         Ok(found)
     }
@@ -216,9 +215,7 @@ impl Queue {
     pub async fn pause(&self, name: &TypeName, paused: bool) -> Result<()> {
         let done = (self.jobs().store())
             .transact("pause_job_type", |tx| async move {
-                let old = read(&tx, name)
-                    .await?
-                    .ok_or_else(|| Error::NoType(name.clone()))?;
+                let old = read(&tx, name).await?.ok_or_else(|| Error::no_type(name))?;
                 if old.paused != paused {
                     write(&tx, name, &old.settings, paused)?;
                 }

@@ -258,19 +258,19 @@ async fn administrators_read_own_jobs_without_their_data() {
     root.get("/_jobs/rep_jobs/_failures").await.gives(200);
     assert_eq!(root.get("/_jobs/rep_jobs/nothing").await.status, 404);
     // They are changed elsewhere.
-    root.delete(&path).await.gives(404);
+    root.delete(&path).await.gives(400);
     root.post(&format!("{path}/_retry"), &Value::Null)
         .await
-        .gives(404);
+        .gives(400);
     root.post("/_jobs/rep_jobs/_pause", &Value::Null)
         .await
-        .gives(404);
+        .gives(400);
     root.post("/_jobs/rep_jobs", &json!({"data": 1}))
         .await
-        .gives(404);
+        .gives(400);
     fixture.add_user("eve", "password", &["auditor"]).await;
     let eve = fixture.user("eve", "password");
     for path in ["/_jobs/rep_jobs", "/_jobs/rep_jobs/_type", &path] {
-        eve.get(path).await.gives(404);
+        eve.get(path).await.gives(400);
     }
 }

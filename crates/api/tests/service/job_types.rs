@@ -40,6 +40,43 @@ async fn a_type_without_jobs_can_be_removed() {
 }
 
 #[tokio::test]
+async fn own_types_are_kept_from_users() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let types = [
+        rules::deliver::JOB_TYPE,
+        rules::rule::JOB_TYPE,
+        rules::source::FEEDS,
+        scheduler::JOB_TYPE,
+    ];
+    let registered = fixture.queue.own_types().await.unwrap();
+    let registered = registered.iter().map(|ty| ty.name.as_str());
+    let schedules = queue::schedules_type();
+    for name in registered.chain(types).chain([schedules.as_str()]) {
+        assert!(queue::OWN_TYPES.contains(&name), "{name}");
+    }
+    for name in queue::OWN_TYPES {
+        let path = format!("/_jobs/{name}");
+        let token = json!({"name": "a", "rights": ["work"], "types": ["mail", name]});
+        let schedule = json!({"type": name, "job": {"data": 1}, "every_sec": 60});
+        for answer in [
+            root.put(&path, &json!({})).await,
+            root.post(&path, &json!({"data": 1})).await,
+            root.post(&format!("{path}/_claim"), &json!({"worker": "w"}))
+                .await,
+            root.post(&format!("{path}/_pause"), &json!({})).await,
+            root.delete(&path).await,
+            root.put("/_schedules/s", &schedule).await,
+            root.post("/_tokens", &token).await,
+        ] {
+            let reason =
+                format!("`{name}` is a job type of the service itself; choose another name");
+            answer.refuses(400, "bad_request", &reason);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_maximum_of_no_pending_jobs_is_refused() {
     let fixture = fixture().await;
     let put = fixture
