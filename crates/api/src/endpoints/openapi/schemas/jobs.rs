@@ -26,7 +26,7 @@ pub(super) fn body(path: &str, method: &str) -> Value {
                 "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"},
                 "types": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": TYPE}},
                 "rights": {"type": "array", "minItems": 1, "items": {"enum": ["enqueue", "work", "read"]}},
-                "expires_sec": seconds(),
+                "expires_sec": {"type": "number", "minimum": 0.001, "maximum": 1e9},
             });
             closed(&fields, &["name", "rights"])
         }
