@@ -4,6 +4,7 @@
 mod worker;
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -194,9 +195,11 @@ impl Service {
     ) -> anyhow::Result<()> {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        // One for all turns: another would not hear what came before it.
+        let mut interrupted = pin!(tokio::signal::ctrl_c());
         loop {
             tokio::select! {
-                _ = tokio::signal::ctrl_c() => return Ok(()),
+                _ = &mut interrupted => return Ok(()),
                 _ = ticks.tick() => {}
             }
             let row = self.row().await?;
