@@ -231,8 +231,10 @@ class TestClient(ServiceCase):
         client.finish(type, [{"id": j["id"], "lock": j["lock"], "outcome": "done", "result": "ok"} for j in jobs])
         last = [change for change in seen][-1]
         self.assertEqual((last["state"], last["result"]), ("finished", "ok"))
-        with self.assertRaises(ServiceError):
+        with self.assertRaises(ServiceError) as refused:
             next(client.follow(type, ["none"]))
+        self.assertEqual((refused.exception.error, refused.exception.status), ("not_found", 404))
+        self.assertIn("no such job", refused.exception.reason)
 
     def test_threads_and_forks_share_a_client(self) -> None:
         with ThreadPoolExecutor(8) as threads:

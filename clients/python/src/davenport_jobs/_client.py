@@ -83,7 +83,7 @@ class AsyncClient(Requests):
         text, is_over = b"", False
         async with self._sent(request, b"", None) as (status, headers, pieces):
             while piece := await asyncio.wait_for(anext(pieces, b""), SILENT_SEC):
-                *lines, text = (text + piece).split(b"\n")
+                *lines, text = (text + piece).split(b"\n") if status == 200 else [text + piece]
                 for line in lines:
                     # The last event has an id.
                     is_over = is_over or line.startswith(b"id:")
@@ -118,7 +118,7 @@ class AsyncClient(Requests):
                     streams[1].close()
                     raise
         except (OSError, EOFError, ValueError) as error:
-            raise ConnectionError(f"cannot reach {url.hostname}:{url.port}: {error!r}") from error
+            raise ConnectionError(f"cannot reach {url.netloc.rpartition('@')[2]}: {error!r}") from error
         if headers.get("connection", "").lower() == "close" or url != self._urls[self._at]:
             streams[1].close()
         else:
