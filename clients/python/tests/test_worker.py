@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 import threading
 import time
 import unittest
@@ -69,6 +70,15 @@ class TestWorker(ServiceCase):
             job = self.end(id)
         self.assertEqual((job["state"], job["error"]["type"]), ("dead", "RuntimeError"))
         self.assertEqual([run["reason"] for run in job["attempts"]][:2], ["first", "second"])
+
+    def test_a_handler_that_exits_has_failed(self) -> None:
+        async def leave(job: Job) -> None:
+            sys.exit(2)
+
+        for handler in (lambda job: sys.exit(2), leave):
+            with working(Worker(self.client, self.type, handler)):
+                job = self.end(self.client.enqueue(self.type, 1))
+            self.assertEqual((job["state"], job["error"]["message"]), ("dead", "SystemExit(2)"))
 
     def test_a_job_may_run_again(self) -> None:
         def handle(job: Job) -> int:

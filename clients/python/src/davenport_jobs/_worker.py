@@ -176,10 +176,8 @@ class Worker:
         if ended["outcome"] != "failed":
             return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=getattr(error, "reason", str(error))[:1000])
         # It may be the fault of the error, or of the delay.
-        for part in ("error", "delay_sec"):
-            if ended.get(part) is not None:
-                return {**ended, part: None}  # type: ignore[return-value]
-        return None
+        part = next((part for part in ("error", "delay_sec") if ended.get(part) is not None), None)
+        return {**ended, part: None} if part else None  # type: ignore[return-value]
 
     async def _unless_stopping(self, call: Coroutine[Any, Any, T]) -> T | None:
         """Gives a call up when the worker is told to stop. Later calls, which end runs, and their pauses are not cut short."""
@@ -204,8 +202,7 @@ class Worker:
         while job._reports and (job._task.cancelled() or job._task.exception()):
             # The next run starts from it.
             await self._beat([job], waits=True)
-            if job._reports:
-                await asyncio.sleep(PROGRESS_SEC)
+            await asyncio.sleep(PROGRESS_SEC if job._reports else 0)
         if job._task.cancelled():
             if self._stopping.is_set():
                 return job._ended("again")
@@ -222,8 +219,6 @@ class Worker:
                 return job._ended("failed", error={"message": str(error) or repr(error), "type": type(error).__name__})
 
     async def _handle(self, job: Job) -> Any:
-        if self._is_async:
-            return await self.handler(job)
         done: Future[Any] = Future()
         done.set_running_or_notify_cancel()
 
@@ -233,8 +228,14 @@ class Worker:
             except BaseException as error:
                 done.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
 
-        threading.Thread(target=work, name=f"{self.type}/{job.id}", daemon=True).start()
-        return await asyncio.wrap_future(done)
+        try:
+            if self._is_async:
+                return await self.handler(job)
+            threading.Thread(target=work, name=f"{self.type}/{job.id}", daemon=True).start()
+            return await asyncio.wrap_future(done)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # They would end the event loop, and with it the other runs.
+            raise RuntimeError(repr(error)) from error
 
     async def _beats(self) -> None:
         beaten = time.monotonic()
