@@ -77,7 +77,7 @@ function path(parts, query = {}, root = "_jobs") {
   return ["", root, ...parts.map(encodeURIComponent)].join("/") + (search && `?${search}`);
 }
 
-const schedule = (name) => `/_schedules/${encodeURIComponent(name)}`;
+const schedule = (name) => path([name], {}, "_schedules");
 
 /**
  * Calls made at about the same time share a request, as the service makes a request durable in about the same time whatever its
@@ -140,6 +140,7 @@ export class Client {
       const authorization = url.username ? { Authorization: `Basic ${btoa(String.fromCharCode(...new TextEncoder().encode(login)))}` } : {};
       return { base: url.origin + url.pathname.replace(/\/$/, ""), authorization };
     });
+    if (!this.#servers.length) throw new TypeError("give at least one URL of the service");
     this.#headers = headers;
     this.#timeout = timeout_sec * 1_000;
     this.#fetch = (...args) => fetch(...args);
@@ -162,7 +163,7 @@ export class Client {
   schedule = (name) => this.send("GET", schedule(name));
   makeToken = (token) => this.send("POST", "/_tokens", { body: token, isRepeatable: false }).then((answer) => answer.token);
   tokens = () => this.send("GET", "/_tokens").then((answer) => answer.tokens);
-  revokeToken = (name) => this.send("DELETE", `/_tokens/${encodeURIComponent(name)}`).then(() => {});
+  revokeToken = (name) => this.send("DELETE", path([name], {}, "_tokens")).then(() => {});
   beat = (type, jobs, options) => this.send("POST", path([type, "_beat"]), { ...options, body: { jobs } });
 
   /** Adds a job and resolves with its id. Calls made while others are under way share a request. */

@@ -33,8 +33,9 @@ test("jobs are added, read and removed", async () => {
   assert.ok((await client.types()).some((one) => one.type === type));
 });
 
-test("ids that are lost in URLs are refused", () => {
-  for (const id of ["", ".", ".."]) assert.throws(() => client.remove(type, id), /lost in URLs/);
+test("ids and names that are lost in URLs are refused", () => {
+  const calls = [(id) => client.remove(type, id), client.schedule, client.removeSchedule, client.runSchedule, client.revokeToken];
+  for (const id of ["", ".", ".."]) for (const call of calls) assert.throws(() => call(id), /lost in URLs/);
 });
 
 test("many jobs have an answer each", async () => {
@@ -163,7 +164,7 @@ test("any request can be made", async () => {
 });
 
 test("addresses are checked, and the next is used when one fails", async () => {
-  for (const url of ["localhost:5985", "ftp://localhost"]) assert.throws(() => new Client(url));
+  for (const url of ["localhost:5985", "ftp://localhost", []]) assert.throws(() => new Client(url), TypeError);
   await assert.rejects(new Client("http://127.0.0.1:1").types(), UnreachableError);
   await assert.rejects(new Client(service.base).types(), refused(401));
   assert.equal(await new Client(["http://127.0.0.1:1", service.url]).enqueue(type, 1, { id: "a" }), "a");
