@@ -1,9 +1,10 @@
 // The page of rules and deliveries, with a receiver that refuses calls and then takes them, and one that is overloaded.
 
+import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer } from "node:http";
 import { after, before } from "node:test";
-import { click, fill, launch, shows, story } from "./browser.mjs";
+import { PHONE, click, fill, launch, shows, story } from "./browser.mjs";
 import { PASSWORD, Service } from "./service.mjs";
 
 let service, browser, receiver, overloaded, status = 410;
@@ -56,6 +57,25 @@ story("remotes are paused and started", () => browser, async (page) => {
   await click(page, `${remote} button:last-child`);
   await shows(page, "#toasts", "Started 0 replications of mirror.");
 });
+
+story("a remote that does not exist is reported once", () => browser, async (page) => {
+  await enter(page, "#/remotes?name=nope");
+  await shows(page, ".card:last-child .calm", "There is no such remote.");
+  assert.equal(await page.$eval("#toasts", (toasts) => toasts.innerText), "");
+  await page.goto(String(new URL("/_dashboard/#/remotes?name=mirror", service.url)));
+  await shows(page, ".card:last-child .calm", "No replications yet.");
+});
+
+for (const [where, table] of [["remotes", ".remotes"], ["rules", ".rules"]]) {
+  story(`a phone shows the URLs of ${where} at full width`, () => browser, async (page) => {
+    await enter(page, `#/${where}`);
+    await shows(page, `${table} tbody tr:first-child .end`, /http/);
+    const widths = await page.$eval(`${table} tbody tr:first-child`, (row) => [row.querySelector("th"), row.querySelector("td:has(> .end)")].map((cell) => cell.offsetWidth));
+    assert.equal(widths[0], widths[1]);
+    const cells = await page.$$eval(`${table} tbody tr:first-child td`, (all) => all.map((cell) => cell.offsetWidth));
+    assert(Math.min(...cells) > 50, String(cells));
+  }, PHONE);
+}
 
 story("rules are paused and triggered, and dead calls are made again", () => browser, async (page) => {
   await enter(page, "#/rules?state=dead");

@@ -178,7 +178,10 @@ function jobRow(type, { id }) {
     node,
     update(job) {
       if (state.textContent !== job.state) state.replaceChildren(badge(job.state));
-      put(why, job.state === "finished" ? "" : job.reason ?? (job.waits_for ? `waits for the limit ${job.waits_for}` : ""));
+      const reason = job.state === "finished" ? "" : job.reason, waits = job.waits_for ? `waits for the limit ${job.waits_for}` : "";
+      put(why, reason ?? waits);
+      // To wait is no failure.
+      why.classList.toggle("dim", !reason);
       put(attempts, number(job.attempt));
       put(worker, job.worker ?? "–");
       put(due, job.state === "pending" ? until(job.due) : "–");

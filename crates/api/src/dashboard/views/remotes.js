@@ -29,9 +29,15 @@ export function remotes(parameters) {
       const asked = query({ state: view.state.value, limit: JOBS_MAX });
       const { jobs: found, after } = await request(`_remotes/${path(name)}${asked}`, { signal });
       keyed(view.jobs, found, (job) => job.job_id, () => jobRow());
+      put(view.noJobs, view.state.value ? `No ${view.state.value} replications.` : "No replications yet.");
       view.noJobs.hidden = found.length > 0;
       view.more.hidden = !after;
-    }, (error) => toast(`Cannot show ${name}. ${explain(error)}`, "bad"));
+    }, (error) => {
+      if (error.status !== 404) return toast(`Cannot show ${name}. ${explain(error)}`, "bad");
+      jobs.stop();
+      put(view.noJobs, "There is no such remote.");
+      view.noJobs.hidden = false;
+    });
     view.state.addEventListener("change", () => {
       history.replaceState(null, "", `#/remotes${query({ name, state: view.state.value })}`);
       jobs.now();
@@ -53,7 +59,7 @@ function stateOf({ enabled, followed, looked_up: lookedUp, states }) {
 function remoteRow(again) {
   const name = el("a"), source = el("span", { class: "dim small where" }), urls = el("span", { class: "end" });
   const state = el("span"), threads = el("td", { class: "num", "data-label": "Threads" });
-  const counts = COUNTS.map((label) => el("td", { class: "num", "data-label": label }));
+  const counts = COUNTS.map((label) => el("td", { class: "num", "data-label": `${label[0].toUpperCase()}${label.slice(1)}` }));
   const start = el("button", { type: "button" }, "Start"), pause = el("button", { type: "button" });
   let shown;
   const set = (action, verb, told) => act(pause, `${verb} ${shown.name}`, async () => {

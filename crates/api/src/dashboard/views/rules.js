@@ -30,6 +30,7 @@ export function rules(parameters) {
     const { deliveries } = await request(`_deliveries${query({ state: view.calls.value, limit: CALLS_MAX })}`, { signal });
     keyed(view.deliveries, deliveries, ({ id }) => id, () => callRow(() => callPoll.now()));
     view.noCalls.hidden = deliveries.length > 0;
+    put(view.noCalls, view.calls.value ? `No ${view.calls.value} calls.` : "No calls yet.");
     view.more.hidden = deliveries.length < CALLS_MAX;
   }, (error) => toast(`Cannot list calls. ${explain(error)}`, "bad"));
   view.calls.addEventListener("change", () => {
