@@ -26,7 +26,7 @@ async fn copy_all(world: &World, pattern: &str, databases: usize) {
     let server = world.source().await["server"].as_str().unwrap().to_owned();
     let all_sleep = async || {
         let sleepers = world.replications.sleepers(&server, None, 1_000).await;
-        sleepers.unwrap().len() == databases
+        sleepers.unwrap().len() == databases && world.has_no_runs().await
     };
     world.until(all_sleep).await;
 }

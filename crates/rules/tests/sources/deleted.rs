@@ -16,9 +16,7 @@ async fn copies(world: &World) {
     });
     world.rule("x", Some(&rule)).await;
     world.until_copied("early").await;
-    world
-        .until(async || world.rule_row("x").await["info"]["asleep"] == true)
-        .await;
+    world.until(async || world.rule_sleeps("x").await).await;
 }
 
 /// Waits until several looks at the databases of rules have begun and ended. They ask for the sequence of `b`, which

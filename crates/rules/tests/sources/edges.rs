@@ -17,8 +17,7 @@ fn copying(world: &World, from: &str, to: &str) -> Value {
 }
 
 async fn until_rule_sleeps(world: &World, id: &str) {
-    let sleeps = async || world.rule_row(id).await["info"]["asleep"] == true;
-    world.until(sleeps).await;
+    world.until(async || world.rule_sleeps(id).await).await;
 }
 
 pub(crate) async fn next_url(world: &mut World) -> String {

@@ -391,11 +391,23 @@ impl World {
             .await;
     }
 
+    /// Whether no replication runs. One is shown as asleep a little before its run ends, and copies what it finds then.
+    pub(crate) async fn has_no_runs(&self) -> bool {
+        let (jobs, ty) = (self.replications.jobs(), self.replications.job_type());
+        jobs.counts(ty).await.unwrap().running == 0
+    }
+
+    /// Whether the only replication of a rule sleeps.
+    pub(crate) async fn rule_sleeps(&self, id: &str) -> bool {
+        self.rule_row(id).await["info"]["asleep"] == true && self.has_no_runs().await
+    }
+
     /// Waits until the replication sleeps and has written this many documents.
     pub(crate) async fn until_asleep(&self, docs: u64) -> Value {
         let is_asleep = async || {
             let row = self.row().await;
-            row["info"]["asleep"] == true && row["info"]["docs_written"] == docs
+            let is_shown = row["info"]["asleep"] == true && row["info"]["docs_written"] == docs;
+            is_shown && self.has_no_runs().await
         };
         self.until(is_asleep).await;
         self.row().await

@@ -27,7 +27,7 @@ async fn a_rule_about_one_database_replicates_it() {
     });
     world.rule("x", Some(&rule)).await;
     world.until_copied("early").await;
-    let sleeps = async || world.rule_row("x").await["info"]["asleep"] == true;
+    let sleeps = async || world.rule_sleeps("x").await;
     world.until(sleeps).await;
     assert_eq!(world.rule_row("x").await["dirty"], false);
     world.change("late");
