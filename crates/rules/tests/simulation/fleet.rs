@@ -14,7 +14,7 @@ use store::tuple::below;
 use store::{RangeOptions, Store, Transaction};
 use testkit::{Fault, Report, actor_rng, some_time};
 use tokio::task::unconstrained;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::journal::Journal;
@@ -33,6 +33,8 @@ pub(crate) const RECOVERY: Duration = Duration::from_mins(5);
 const STEADY: Duration = Duration::from_mins(4);
 /// Changes of a burst.
 const BURST: u64 = 6;
+/// How long a change may take to move the position in the feed, while the source is followed.
+const POSITION_MAX: Duration = Duration::from_secs(1);
 /// How often targets are looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -315,13 +317,25 @@ impl Fleet {
     }
 
     /// Changes the nth rare database, and lets all nodes crash.
-    async fn cut(&mut self, nth: usize, after: Duration) {
+    async fn cut(&mut self, nth: usize, after: Option<Duration>) {
+        let before = self.position().await;
         let databases = self.world.plan.databases.iter().enumerate();
         let mut rare = databases.filter(|(_, drawn)| drawn.pace == Pace::Rare);
         if let Some((database, _)) = rare.nth(nth) {
             self.world.change(database);
         }
-        sleep(after).await;
+        match after {
+            Some(after) => sleep(after).await,
+            // What was not done before, or together with that, is lost.
+            None => {
+                let moves = async {
+                    while self.position().await == before {
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                };
+                let _late = timeout(POSITION_MAX, moves).await;
+            }
+        }
         self.world.journal.all("all nodes crash");
         for node in 0..self.members.len() {
             if let Some(running) = self.members[node].running.take() {
@@ -329,6 +343,13 @@ impl Fleet {
             }
             self.start(node);
         }
+    }
+
+    /// How far the source has been followed.
+    async fn position(&self) -> Value {
+        let sources = unconstrained(rules::source::list(self.calm.jobs())).await;
+        let source = sources.unwrap().into_iter().next().unwrap_or_default();
+        source["since"].clone()
     }
 
     async fn inject(&mut self, node: usize, fault: Fault) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use couch::{ConnectFn, Transport};
-use peer::{Faults, Options, Peer, Profile};
+use peer::{Fault, Faults, On, Options, Peer, Profile};
 use wire::Io;
 
 use crate::endpoint::{Endpoint, Mode};
@@ -15,6 +15,22 @@ pub(crate) struct Servers {
     pub(crate) source: Peer,
     pub(crate) target: Peer,
     pub(crate) endpoint: Endpoint,
+}
+
+/// Faults drawn from a seed, and the refusals of the plan.
+fn faults(plan: &Plan, seed: u64, profile: Profile) -> Faults {
+    let refused = Fault::Status {
+        status: 403,
+        retry_after: None,
+    };
+    let refusals = plan
+        .source
+        .feed_only
+        .then(|| (On::post("/_dbs_info"), refused));
+    Faults {
+        script: refusals.into_iter().collect(),
+        ..Faults::seeded(seed, profile)
+    }
 }
 
 impl Servers {
@@ -36,12 +52,12 @@ impl Servers {
     pub(crate) fn trouble(&self, plan: &Plan) {
         for (peer, seed) in [(&self.source, 1), (&self.target, 2)] {
             let seed = plan.seed.wrapping_mul(2) + seed;
-            peer.set_faults(Faults::seeded(seed, plan.profile.clone()));
+            peer.set_faults(faults(plan, seed, plan.profile.clone()));
         }
         (self.source).set_feed_faults(plan.seed, plan.source.feed_faults);
     }
 
-    /// Ends all faults but latency and those of the feed.
+    /// Ends all faults but latency, refusals and those of the feed.
     pub(crate) fn heal(&self, plan: &Plan) {
         let profile = Profile {
             latency: plan.profile.latency,
@@ -50,7 +66,7 @@ impl Servers {
             ..Profile::default()
         };
         for peer in [&self.source, &self.target] {
-            peer.set_faults(Faults::seeded(plan.seed, profile.clone()));
+            peer.set_faults(faults(plan, plan.seed, profile.clone()));
         }
         self.endpoint.set(Mode::Well);
     }
