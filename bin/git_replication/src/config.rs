@@ -79,6 +79,9 @@ fn instead_of(key: &str) -> Option<&'static str> {
         "excludedrefspattern" => "use a refspec instead, such as `push = ^refs/changes/*`",
         "replicatepermissions" => "use `push = ^refs/meta/config` instead",
         "replicatenotedbmetarefs" => "use `push = ^refs/changes/*/meta` and the like instead",
+        "replicatehiddenprojects" => {
+            "hidden projects are not known here; remove this setting, and name them with excludeProjects"
+        }
         _ => return None,
     })
 }
@@ -250,7 +253,7 @@ impl Remote {
             }
             key => match instead_of(key) {
                 None => return Ok(false),
-                // These two do it when they are false.
+                // These do it when they are false.
                 Some(_) if key.starts_with("replicate") && boolean(file, entry)? => {}
                 Some(instead) => return Err(refuse(instead)),
             },
@@ -285,8 +288,12 @@ impl Remote {
 
     /// Where a project is pushed to; nowhere if it is not this remote's.
     pub(crate) fn targets<'a>(&'a self, project: &'a Project) -> impl Iterator<Item = Target<'a>> {
-        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(project));
-        let wanted = (self.projects.is_empty() || any(&self.projects)) && !any(&self.exclude);
+        let any = |patterns: &[Pattern], unknown| {
+            let mut patterns = patterns.iter();
+            patterns.any(|pattern| pattern.matches_or(project, unknown))
+        };
+        let wanted = self.projects.is_empty() || any(&self.projects, false);
+        let wanted = wanted && !any(&self.exclude, true);
         let urls = self.urls.iter().filter(move |_| wanted);
         urls.filter_map(move |template| {
             let url = template.expand(project, self.style);

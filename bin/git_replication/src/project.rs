@@ -125,7 +125,8 @@ pub(crate) enum Pattern {
 impl Pattern {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with('^') {
-            let regex = Regex::new(&format!("^(?:{text})$"));
+            // As it was given first: errors name a position.
+            let regex = Regex::new(text).and_then(|_| Regex::new(&format!("^(?:{text})$")));
             return regex
                 .map(|regex| Self::Regex(Box::new(regex)))
                 .map_err(|error| error.to_string());
@@ -136,9 +137,14 @@ impl Pattern {
         })
     }
 
-    pub(crate) fn matches(&self, project: &Project) -> bool {
+    /// Whether a project is meant, or `unknown` if a regex takes too long to tell.
+    pub(crate) fn matches_or(&self, project: &Project, unknown: bool) -> bool {
         match self {
-            Self::Regex(regex) => regex.is_match(&project.0).unwrap_or(false),
+            Self::Regex(regex) => regex.is_match(&project.0).unwrap_or_else(|error| {
+                let project = project.as_str();
+                tracing::warn!(project, pattern = regex.as_str(), %error, "cannot match a project");
+                unknown
+            }),
             Self::Prefix(prefix) => project.0.starts_with(prefix),
             Self::Exact(name) => project.0 == *name,
         }
@@ -179,7 +185,7 @@ mod tests {
         let matches = |pattern: &str, name: &str| {
             Pattern::parse(pattern)
                 .unwrap()
-                .matches(&Project::new(name).unwrap())
+                .matches_or(&Project::new(name).unwrap(), false)
         };
         assert!(matches("^foo/(bar|baz)", "foo/bar") && !matches("^foo/(bar|baz)", "foo/bar2"));
         assert!(
@@ -193,6 +199,14 @@ mod tests {
         assert!(matches("foo/bar", "foo/bar") && !matches("foo/bar", "foo/barn"));
         assert!(matches("*", "anything"));
         assert!(Pattern::parse("^(").is_err());
+    }
+
+    /// Whether it matches is unknown then. A project that may be excluded is not published.
+    #[test]
+    fn a_regex_that_takes_too_long_excludes() {
+        let project = Project::new(&"a".repeat(60)).unwrap();
+        let slow = Pattern::parse(r"^(?:(a)|a)*(?=\1)b").unwrap();
+        assert!(slow.matches_or(&project, true) && !slow.matches_or(&project, false));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
 use jobs::{JobInfo, Outcome, State};
 
@@ -47,7 +47,8 @@ pub(crate) struct Command {
 impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         if !self.all && self.project.is_empty() && self.url.is_none() && self.remote.is_empty() {
-            bail!("nothing is chosen; give --all, --project, --remote or --url");
+            let reason = "nothing is chosen; give --all, --project, --remote or --url";
+            return Err(Refused::argument(reason.to_owned()).into());
         }
         let (mirrors, config) = self.shared.open().await?;
         let projects = self.projects()?;
@@ -67,7 +68,10 @@ impl Command {
         let when = if self.now { When::Now } else { When::Delayed };
         let notified = mirrors.notify(&targets, &Refs::all(), when).await;
         notified.context("cannot write to the store")?;
-        println(&format!("{} pushes were requested", targets.len()));
+        println(&match targets.len() {
+            1 => "1 push was requested".to_owned(),
+            count => format!("{count} pushes were requested"),
+        });
         if !self.wait {
             return Ok(ExitCode::SUCCESS);
         }
@@ -78,11 +82,17 @@ impl Command {
         let directory = self.repositories.display();
         let all = project::all(&self.repositories)
             .with_context(|| format!("cannot list {directory}; check --repositories"))?;
-        let patterns = self.project.iter().map(|text| Pattern::parse(text));
+        let pattern = |text: &String| {
+            Pattern::parse(text).map_err(|error| format!("--project {text:?}: {error}"))
+        };
+        let patterns = self.project.iter().map(pattern);
         let patterns = patterns.collect::<Result<Vec<_>, String>>();
-        let patterns = patterns.map_err(anyhow::Error::msg)?;
+        let patterns = patterns.map_err(Refused::argument)?;
         let chosen = |project: &Project| {
-            patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(project))
+            patterns.is_empty()
+                || patterns
+                    .iter()
+                    .any(|pattern| pattern.matches_or(project, false))
         };
         Ok(all.into_iter().filter(chosen).collect())
     }

@@ -160,6 +160,7 @@ fn settings_that_withhold_are_not_ignored() {
         "excludedRefsPattern = ^x",
         "replicatePermissions = false",
         "replicateNoteDbMetaRefs = false",
+        "replicateHiddenProjects = false",
     ] {
         let text = format!("[remote \"a\"]\nurl = /m/${{name}}\n{setting}\n");
         assert!(
