@@ -131,7 +131,17 @@ async fn events(
             "sign the body with the secret (X-Hub-Signature-256), or send Authorization: Bearer with it",
         ));
     }
-    let event = event::parse(&body);
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let kind = header("x-gitea-event").or_else(|| header("x-github-event"));
+    if kind.is_some_and(|kind| kind != "push") {
+        // Some of them have a `ref`, too, but not by its whole name. A push tells the same.
+        return Ok((StatusCode::OK, Json(json!({"ok": true, "targets": 0}))));
+    }
+    let is_form = header("content-type").is_some_and(|kind| kind.contains("form-urlencoded"));
+    let event = event::parse(&body).map_err(|reason| match reason {
+        reason if is_form => reason + "; set the content type of the webhook to application/json",
+        reason => reason,
+    });
     let event = event.map_err(|reason| Refusal(StatusCode::BAD_REQUEST, "bad_request", reason))?;
     let Some(mut event) = event else {
         return Ok((StatusCode::OK, Json(json!({"ok": true, "targets": 0}))));
