@@ -79,31 +79,36 @@ fn row(listed: Listed) -> Row {
     }
 }
 
+/// A time in a unit that keeps its number short.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..=120 => format!("{seconds} s"),
+        121..=7_200 => format!("{} min", seconds / 60),
+        7_201..=172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
 /// Rows for people.
 pub(crate) fn table(rows: &[Row], now_ms: i64) -> String {
     let mut text = String::new();
     for row in rows {
-        let away = row.at_ms.abs_diff(now_ms) / 1_000;
+        let away = span(row.at_ms.abs_diff(now_ms) / 1_000);
         let when = match row.state {
-            "running" => format!(
-                "for {away} s on {}",
-                row.node.as_deref().unwrap_or("a node")
-            ),
-            "dead" | "idle" => format!("since {away} s"),
-            _ if row.at_ms > now_ms => format!("for {away} s"),
+            "running" => format!("for {away} on {}", row.node.as_deref().unwrap_or("a node")),
+            "dead" | "idle" => format!("{away} ago"),
+            _ if row.at_ms > now_ms => format!("in {away}"),
             _ => String::new(),
         };
         let mut about = vec![row.refs.as_str(), row.arrived.as_str()];
         about.retain(|refs| !refs.is_empty());
-        let (state, remote, target) = (row.state, &row.remote, &row.target);
-        let line = format!(
-            "{state:<9}{remote:<12}{target}  {}  {when}",
-            about.join(" + ")
-        );
-        text += line.trim_end();
+        let (state, remote, about) = (row.state, &row.remote, about.join(" + "));
+        let mut parts = vec![&*row.target, &about, &when];
+        parts.retain(|part| !part.is_empty());
+        let _ = write!(text, "{state:<9}{remote:<12}{}", parts.join("  "));
+        // Writing to a string cannot fail.
         if let Some(reason) = &row.reason {
             let _ = write!(text, "\n         {reason}");
-            // Writing to a string cannot fail.
             if row.failures > 1 {
                 let _ = write!(text, " ({} times)", row.failures);
             }
@@ -111,4 +116,55 @@ pub(crate) fn table(rows: &[Row], now_ms: i64) -> String {
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_when() {
+        let line = |state, at_ms, refs: &str| {
+            let row = Row {
+                remote: "eu".to_owned(),
+                project: "app".to_owned(),
+                target: "/m/app.git".to_owned(),
+                state,
+                refs: refs.to_owned(),
+                arrived: String::new(),
+                node: (state == "running").then(|| "n1".to_owned()),
+                at_ms,
+                reason: None,
+                failures: 0,
+            };
+            table(&[row], 1_000_000_000)
+        };
+        for (state, at_ms, refs, told) in [
+            ("idle", 999_000_000, "", "/m/app.git  16 min ago"),
+            (
+                "dead",
+                100_000_000,
+                "all refs",
+                "/m/app.git  all refs  10 days ago",
+            ),
+            (
+                "running",
+                999_990_000,
+                "all refs",
+                "/m/app.git  all refs  for 10 s on n1",
+            ),
+            (
+                "retrying",
+                1_030_000_000,
+                "all refs",
+                "/m/app.git  all refs  in 8 h",
+            ),
+            ("waiting", 999_000_000, "all refs", "/m/app.git  all refs"),
+        ] {
+            assert_eq!(
+                line(state, at_ms, refs),
+                format!("{state:<9}eu          {told}\n")
+            );
+        }
+    }
 }
