@@ -1,7 +1,7 @@
 //! The command `davenport-git`.
 //!
-//! Exit codes: 0 is success or an orderly stop; 1 is a failure; 2 means that nothing was started, because the command
-//! line, the configuration, or something they name cannot be used.
+//! Exit codes: 0 is success or an orderly stop; 1 is a failure, which another try may mend; 2 means that nothing was
+//! started, because the command line or the configuration cannot be used.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};

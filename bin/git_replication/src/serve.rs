@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
 use jobs::{Holder, Maintenance, Options, Retry, Worker, WorkerOptions};
 use tokio::net::TcpListener;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cli::{Shared, println, reload};
-use crate::config::{Config, Target, contents};
+use crate::config::{Config, Refused, Target, contents};
 use crate::http::Http;
 use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors, When};
 use crate::process::Git;
@@ -77,6 +77,8 @@ impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let config = Config::read(&self.shared.config)?;
         let secret = self.secret()?;
+        let holder = Holder::new(&self.node_name());
+        let holder = holder.map_err(|error| Refused::argument(format!("--node: {error}")))?;
         let repositories = self.repositories.canonicalize();
         let unreadable = || format!("cannot read {}", self.repositories.display());
         let repositories = repositories.with_context(|| unreadable() + "; check --repositories")?;
@@ -94,7 +96,6 @@ impl Command {
             mirrors.limit(&config).await
         };
         prepared.await.context("cannot write to the store")?;
-        let holder = Holder::new(&self.node_name()).context("--node is too long")?;
         let (publish, config) = watch::channel(Arc::new(config));
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let http = Http {
@@ -146,7 +147,8 @@ impl Command {
         let Some(file) = &self.secret_file else {
             if !self.listen.ip().is_loopback() {
                 let listen = self.listen;
-                bail!("{listen} would accept events from anyone; set --secret-file");
+                let reason = format!("{listen} would accept events from anyone; set --secret-file");
+                return Err(Refused::argument(reason).into());
             }
             return Ok(None);
         };
@@ -154,10 +156,11 @@ impl Command {
         let secret = secret.with_context(|| format!("cannot read {}", file.display()))?;
         let secret = secret.trim();
         if secret.len() < 16 {
-            bail!(
+            let reason = format!(
                 "the secret in {} is shorter than 16 bytes; make one with `openssl rand -hex 32`",
                 file.display()
             );
+            return Err(Refused::argument(reason).into());
         }
         Ok(Some(secret.into()))
     }

@@ -5,18 +5,14 @@ use std::path::{Path, PathBuf};
 use crate::process::without_repository;
 use crate::target::redact;
 
-/// A file that cannot be used, and why.
+/// A file or an option that cannot be used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {reason}", file.display())]
-pub(crate) struct Refused {
-    pub(crate) file: PathBuf,
-    pub(crate) reason: String,
-}
+#[error("{0}")]
+pub(crate) struct Refused(String);
 
 impl Refused {
     pub(crate) fn argument(reason: String) -> Self {
-        let file = PathBuf::from("command line");
-        Self { file, reason }
+        Self(reason)
     }
 }
 
@@ -73,8 +69,7 @@ impl File {
     }
 
     pub(crate) fn refuse(&self, reason: String) -> Refused {
-        let file = self.path.clone();
-        Refused { file, reason }
+        Refused(format!("{}: {reason}", self.path.display()))
     }
 
     /// Why a value cannot be used. It is shown without credentials.

@@ -164,6 +164,24 @@ fn webhooks_are_signed() {
         send(&[("Authorization", &bearer)], r#"{"zen":"keep it simple"}"#),
         200
     );
+    // Other events may have a short name of a tag or a branch as their `ref`.
+    let tag = r#"{"ref":"v1","ref_type":"tag","repository":{"full_name":"team/app"}}"#;
+    for kind in ["X-Gitea-Event", "X-GitHub-Event"] {
+        assert_eq!(
+            send(&[("Authorization", &bearer), (kind, "create")], tag),
+            200
+        );
+    }
+    let form = [
+        ("Authorization", &*bearer),
+        ("Content-Type", "application/x-www-form-urlencoded"),
+    ];
+    let (status, answer) = request(&events, "POST", &form, "payload=%7B%7D");
+    let reason = answer["reason"].as_str().unwrap();
+    assert!(
+        status == 400 && reason.contains("application/json"),
+        "{reason}"
+    );
     let (status, answer) = request(
         &events,
         "POST",
@@ -212,11 +230,10 @@ fn only_a_node_creates_a_store() {
 fn what_cannot_work_is_refused_at_the_start() {
     let world = World::new(FAST);
     let serve = |arguments: &[&str]| {
-        let repositories = world.path("repositories");
         let mut command = world.command("serve");
+        let repositories = world.path("repositories");
         let output = command
-            .arg("--repositories")
-            .arg(repositories)
+            .env("DAVENPORT_GIT_REPOSITORIES", repositories)
             .args(arguments)
             .output()
             .unwrap();
@@ -224,19 +241,25 @@ fn what_cannot_work_is_refused_at_the_start() {
     };
     let (code, told) = serve(&["--listen", "0.0.0.0:0"]);
     assert!(
-        code == Some(1) && told.contains("set --secret-file"),
+        code == Some(2) && told.contains("set --secret-file"),
         "{told}"
     );
     std::fs::write(world.path("secret"), "short").unwrap();
-    let (_, told) = serve(&[
+    let (code, told) = serve(&[
         "--listen",
         "0.0.0.0:0",
         "--secret-file",
         world.path("secret").to_str().unwrap(),
     ]);
-    assert!(told.contains("openssl rand -hex 32"), "{told}");
-    let (_, told) = serve(&["--repositories", "/nowhere/at/all"]);
-    assert!(told.contains("--repositories"), "{told}");
+    assert!(
+        code == Some(2) && told.contains("openssl rand -hex 32"),
+        "{told}"
+    );
+    let (code, told) = serve(&["--node", &"n".repeat(200)]);
+    assert!(code == Some(2) && told.contains("--node: "), "{told}");
+    // It may be mounted later.
+    let (code, told) = serve(&["--repositories", "/nowhere/at/all"]);
+    assert!(code == Some(1) && told.contains("--repositories"), "{told}");
     world.configure("[remote \"a\"]\nurl = ext::sh -c x ${name}\n");
     let (code, told) = serve(&[]);
     assert!(

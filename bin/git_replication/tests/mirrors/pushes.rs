@@ -265,7 +265,9 @@ fn gr_t116_to_t128_start_chooses_and_waits() {
             "{told}"
         );
     }
-    assert_eq!(world.start(&[]).status.code(), Some(1));
+    for wrong in [&[][..], &["--project", "^("]] {
+        assert_eq!(world.start(wrong).status.code(), Some(2));
+    }
     assert!(world.start(&["--all", "--now", "--wait"]).status.success());
     for remote in ["a1", "a2", "b"] {
         world.until_equal("one", &format!("{remote}/one"));
