@@ -247,7 +247,7 @@ export class Client {
       const cancel = after(allowed, signal, () => limit.abort(new Error("timed out")));
       try {
         signal?.throwIfAborted();
-        return await read(await this.#request(method, path, { body: text, headers, signal: limit.signal }));
+        return await read(await this.#request(method, path, { body: text, headers, signal: limit.signal, isRepeatable }));
       } catch (error) {
         signal?.throwIfAborted();
         const isRefused = error instanceof ServiceError;

@@ -90,7 +90,7 @@ class Connection {
 }
 
 /** What the client needs of `fetch`. Feeds, whose responses have no end, use `fetch` itself. */
-async function fetch(url, { method, headers, body = "", signal, stream }) {
+async function fetch(url, { method, headers, body = "", signal, stream, isRepeatable }) {
   if (stream) return globalThis.fetch(url, { method, headers, signal });
   const [, origin, host, path] = /^(https?:..([^/]*))(.*)/.exec(url);
   let head = `${method} ${path} HTTP/1.1\r\nHost: ${host}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n`;
@@ -98,7 +98,8 @@ async function fetch(url, { method, headers, body = "", signal, stream }) {
     validateHeaderValue(name, value);
     head += `${name}: ${value}\r\n`;
   }
-  const connection = idle.get(origin)?.pop() ?? new Connection(new URL(url));
+  // The service may be closing an idle one.
+  const connection = (isRepeatable ? idle.get(origin)?.pop() : undefined) ?? new Connection(new URL(url));
   const abort = () => connection.close(signal.reason);
   signal.addEventListener("abort", abort);
   try {

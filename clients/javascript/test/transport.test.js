@@ -147,3 +147,12 @@ test("a token is made once, and other requests are repeated", async (t) => {
   await assert.rejects(client.runSchedule("s", { idempotency_key: "monday" }), UnreachableError);
   assert.deepEqual(asked, Array(5).fill(["/base/_schedules/s/_run", "monday"]));
 });
+
+test("a token is made over a new connection, as the service may be closing an idle one", async (t) => {
+  const [client, { connections }] = await serving(t, (socket) => socket.write(`HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"token":"d"}`));
+  await client.get("t", "a");
+  await client.get("t", "a");
+  assert.equal(connections.length, 1);
+  assert.equal(await client.makeToken({ name: "t", rights: ["read"] }), "d");
+  assert.equal(connections.length, 2);
+});
