@@ -281,7 +281,7 @@ impl<'a> Follower<'a> {
             }
         };
         if since.is_none() {
-            self.position.since = Some(begin);
+            (self.position.since, self.position.unswept) = (Some(begin), true);
             self.sweeps = self.sweeper(connection).sweeps();
         }
         self.followed_by(kind, None).await?;
@@ -319,7 +319,12 @@ impl<'a> Follower<'a> {
                 found = self.sweeps.next() => match found {
                     Ok(found) => Box::pin(self.compared(found)).await?,
                     // Without `_dbs_info` the feed has to do.
-                    Err(Stopped::Server(_)) => self.health.failing = None,
+                    Err(Stopped::Server(error)) => {
+                        self.health.failing = None;
+                        if self.position.unswept && error.is_refusal() {
+                            Box::pin(self.take_all_for_changed()).await?;
+                        }
+                    }
                     Err(Stopped::Store(error)) => return Err(error.into()),
                 },
             }
@@ -329,6 +334,7 @@ impl<'a> Follower<'a> {
     /// Wakes what sleeps on databases that have changed, and counts those that the feed should have reported.
     async fn compared(&mut self, found: Option<Found>) -> Result<(), End> {
         let Some(found) = found else {
+            self.position.unswept = false;
             return Ok(self.wake(&BTreeMap::new()).await?);
         };
         let (source, mut missed, mut names) = (self.source, found.missed, found.unknown);
@@ -463,7 +469,10 @@ pub(super) async fn stop_following(
 }
 
 /// Wakes everything that sleeps on databases of a server.
-async fn wake_all(replications: &Replications, server: &str) -> Result<(), ServiceError> {
+pub(super) async fn wake_all(
+    replications: &Replications,
+    server: &str,
+) -> Result<(), ServiceError> {
     let mut after = None;
     loop {
         let sleepers = (replications.sleepers(server, after.as_ref(), WAKES)).await?;

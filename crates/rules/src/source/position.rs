@@ -16,6 +16,9 @@ pub struct Position {
     /// All updates up to this one were handled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Seq>,
+    /// What changed before the feed was opened has not been looked for.
+    #[serde(skip_serializing_if = "is_false")]
+    pub unswept: bool,
     /// Why it is not followed, or not by the first choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -30,4 +33,9 @@ pub struct Position {
     /// Since when no node that claimed the job has known the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown_since_ms: Option<i64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_false(is_so: &bool) -> bool {
+    !is_so
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::options::{FEED_DELAY, FeedKind, Source, SourceOptions};
-use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, portions};
+use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, RuleBook, portions};
 use super::sweep::{ANSWER_MAX, NAMES_MAX, Stopped, is_made_anew};
 use crate::rule::{Compiled, Event, Seen, Set};
 use before::{Before, PAGE, PAUSE};
@@ -392,6 +392,20 @@ impl Found {
         }
         Ok(())
     }
+}
+
+/// A page of the databases that rules ask for calls about, and where the next page starts; `None` at the end.
+pub(super) async fn known_after(
+    book: &RuleBook,
+    source: &Source,
+    after: Option<&[u8]>,
+) -> Result<(Vec<String>, Option<Vec<u8>>), ServiceError> {
+    let rows = rows_after(book, source.server().url_text(), after, NAMES_MAX).await?;
+    let last = rows.last().filter(|_| rows.len() == NAMES_MAX);
+    let next = last.map(|(key, ..)| key.clone());
+    let mut names: Vec<_> = rows.into_iter().map(|(_, name, _)| name).collect();
+    names.retain(|name| source.follows(name));
+    Ok((names, next))
 }
 
 /// Signals the jobs of databases that rules ask for calls about and that have changed since the last look; remembers their

@@ -8,10 +8,11 @@ use scheduler::ServiceError;
 use store::{Call, Transaction};
 use tokio::time::Instant;
 
-use super::follower::{Follower, WAKES};
+use super::follower::{Follower, WAKES, wake_all};
 use super::metrics;
 use super::position::Position;
 use super::reactions::{REACTIONS, Reaction, portions};
+use super::seed::known_after;
 use crate::rule::Event;
 
 /// A position that woke nothing is saved after this time at the latest.
@@ -128,6 +129,22 @@ impl Follower<'_> {
         }
         metrics::handled(self.source.name(), now_ms);
         Ok(())
+    }
+
+    /// Takes all databases for changed: what changed before the feed was opened is in no feed, and the server does not tell.
+    pub(super) async fn take_all_for_changed(&mut self) -> Result<(), ServiceError> {
+        wake_all(self.replications, self.server()).await?;
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let (names, next) = known_after(self.book, self.source, after.as_deref()).await?;
+            let updated = names.into_iter().map(|name| (name, Event::Updated));
+            self.wake(&updated.collect()).await?;
+            if next.is_none() {
+                self.position.unswept = false;
+                return self.save().await;
+            }
+            after = next;
+        }
     }
 
     /// Does what rules ask for in several transactions.

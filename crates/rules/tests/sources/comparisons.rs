@@ -4,6 +4,7 @@ use peer::{Fault, Faults, On, SeqForm};
 use rules::source::{FeedKind, SourceOptions};
 use serde_json::{Value, json};
 
+use crate::edges::next_url;
 use crate::fixture::{LOSES_ALL, World, answers, quick, without_feed, without_sweeps};
 
 /// An answer instead of a feed, or instead of what the server knows of databases.
@@ -217,6 +218,37 @@ async fn a_feed_goes_on_behind_a_row_that_it_cannot_send() {
         .until(async || opened().iter().any(|one| *one != here))
         .await;
     assert!(!world.peer.injected().is_empty());
+}
+
+/// Only the feed could have told what has changed.
+#[tokio::test]
+async fn what_a_feed_cannot_send_is_found_without_sequences() {
+    let mut world = World::new().await;
+    let options = || SourceOptions {
+        feed: FeedKind::DbUpdates,
+        ..without_sweeps()
+    };
+    let node = world.node(options()).await;
+    world.until_followed("db_updates").await;
+    world.copy("early").await;
+    let calls = json!({
+        "type": "on_change", "db_name": "^a$", "url": "http://127.0.0.1:1/${change.id}",
+    });
+    world.rule("call", Some(&calls)).await;
+    world.until_seeded(1).await;
+    world.until_asleep(1).await;
+    node.stop().await;
+    world.change("late");
+    let fails = says(&json!({"error": "x", "reason": "y"}));
+    world.peer.set_faults(Faults::script([
+        // After two of these, the next one begins at the present.
+        (On::any("/_db_updates?*feed=continuous*").first(2), fails),
+        (On::post("/_dbs_info"), answers(403)),
+    ]));
+    let _node = world.node(options()).await;
+    world.until_copied("late").await;
+    // If the rule heard of it before its databases were looked for, it calls about the first document, too.
+    while next_url(&mut world).await != "http://127.0.0.1:1/late" {}
 }
 
 /// As of CouchDB 1: its sequence does not tell that it is not the same database.
