@@ -100,12 +100,12 @@ async fn respond(
     if let Some(reply) = no_path(&parts) {
         return reply;
     }
-    let bytes_max = if session::is_login(&parts) {
-        session::LOGIN_BYTES_MAX
+    let rate = shared.options.body_bytes_per_sec_min;
+    let body = if session::is_login(&parts) {
+        session::login_body(pace::paced(body, rate, session::LOGIN_BYTES_MAX)).await?
     } else {
-        usize::MAX
+        pace::paced(body, rate, usize::MAX)
     };
-    let body = pace::paced(body, shared.options.body_bytes_per_sec_min, bytes_max);
     if let Some(upstream) = &shared.upstream
         && !upstream::is_answered_here(parts.uri.path())
     {

@@ -1,13 +1,17 @@
 //! Authentication of requests, `_session`, and cookies.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::body::Body;
 use docstore::ReadOptions;
+use futures::StreamExt as _;
 use http::header::{CONTENT_ENCODING, LOCATION, SET_COOKIE};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use queue::Token;
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::access::USER_PREFIX;
 use crate::auth::authenticator::{Method, Proven, User, Users, bearer};
@@ -19,10 +23,12 @@ use crate::endpoints::users;
 use crate::reply::{self, Reply};
 use crate::route::Route;
 use crate::state::Shared;
-use crate::{Error, Options};
+use crate::{Error, Options, pace};
 
 /// Limits the body of unauthenticated logins.
 pub(crate) const LOGIN_BYTES_MAX: usize = 8 * 1024;
+/// Time limit of reading such a body.
+const LOGIN_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Users are documents of `_users`.
 pub(crate) struct UserDocuments<'a>(pub(crate) &'a Shared);
@@ -111,6 +117,23 @@ async fn prove_token(shared: &Shared, text: &str) -> Result<Proven, Error> {
 pub(crate) fn is_login(parts: &Parts) -> bool {
     parts.method == http::Method::POST
         && matches!(Route::parse(parts.uri.path()), Ok(Route::Session))
+}
+
+/// Reads the body of a login. It is read before the request gets a permit: otherwise anyone could hold all of them by
+/// sending bodies slowly.
+pub(crate) async fn login_body(body: Body) -> Result<Body, Error> {
+    let whole = async {
+        let (mut whole, mut pieces) = (Vec::<u8>::new(), body.into_data_stream());
+        while let Some(piece) = pieces.next().await {
+            whole.extend_from_slice(&piece.map_err(pace::refusal)?);
+        }
+        Ok::<_, Error>(Body::from(whole))
+    };
+    let read = timeout(LOGIN_TIME_LIMIT, whole).await;
+    read.unwrap_or_else(|_| {
+        let reason = "Timed out reading the request body.";
+        Err(Error::new(StatusCode::REQUEST_TIMEOUT, "timeout", reason))
+    })
 }
 
 pub(crate) async fn session(call: &mut Call) -> Result<Reply, Error> {

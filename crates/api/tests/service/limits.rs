@@ -8,6 +8,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::{StreamExt as _, stream};
 use http::Method;
+use serde_json::json;
+use tokio::time::Instant;
 
 use crate::fixture::{Fixture, Setting};
 
@@ -178,4 +180,31 @@ async fn expensive_selectors_are_refused() {
     let changes = "/_replicator/_changes?filter=_selector";
     let answer = root.send(Method::POST, changes, selector).await;
     assert_eq!(answer.gives(400)["error"], "filter_too_expensive");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_logins_take_no_permits() {
+    let options = Options {
+        anonymous_requests_max: 2,
+        ..Options::default()
+    };
+    let fixture = Fixture::with(options, Setting::default()).await;
+    let anonymous = fixture.anonymous();
+    let slow = async || {
+        let stuck = stream::iter([Ok::<_, std::io::Error>("{")]).chain(stream::pending());
+        let json = anonymous.clone().with("content-type", "application/json");
+        json.send(Method::POST, "/_session", Body::from_stream(stuck))
+            .await
+    };
+    let others = async {
+        anonymous.get("/").await.gives(200);
+        let login = json!({"name": "root", "password": "s3cret"});
+        anonymous.post("/_session", &login).await.gives(200);
+    };
+    let began = Instant::now();
+    let (first, second, third, ()) = tokio::join!(biased; slow(), slow(), slow(), others);
+    for slow in [first, second, third] {
+        slow.refuses(408, "timeout", "Timed out reading the request body.");
+    }
+    assert!(began.elapsed().as_secs() < 10);
 }
