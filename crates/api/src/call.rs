@@ -25,6 +25,7 @@ use crate::client::Client;
 use crate::query::Query;
 use crate::route::Route;
 use crate::state::Shared;
+use crate::waits::Permit;
 use crate::{Error, Options, pace};
 
 /// Estimated memory per value of a parsed body.
@@ -47,7 +48,7 @@ pub(crate) struct Call {
     /// Memory permits for the body, kept until the request ends or waits.
     body_memory: Option<OwnedSemaphorePermit>,
     /// The permit for the request, unless it needs none.
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    pub(crate) permit: Option<Permit>,
 }
 
 impl Call {

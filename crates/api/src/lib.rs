@@ -33,6 +33,7 @@ pub mod route;
 mod service;
 mod state;
 mod upstream;
+mod waits;
 
 /// The version of `CouchDB` whose API this implements.
 macro_rules! couchdb_version {

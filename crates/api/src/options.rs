@@ -34,7 +34,9 @@ pub struct Options {
     /// Maximum number of concurrent requests from anonymous callers, including logins. They are
     /// counted apart from `requests_max`.
     pub anonymous_requests_max: usize,
-    /// Maximum number of requests waiting concurrently for changes or for a replication.
+    /// Maximum number of requests waiting concurrently for changes, jobs or a replication. A caller
+    /// who is not a server administrator, such as an API token, gets half of them at most. In front
+    /// of a cluster, as many requests again may be forwarded concurrently.
     pub waits_max: usize,
     /// Maximum number of connections. When it is reached, connections without a request are closed,
     /// longest idle first.

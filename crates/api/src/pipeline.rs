@@ -31,7 +31,7 @@ use crate::state::Shared;
 use crate::upstream::{self, Untouched, Upstream};
 use crate::{Error, access, metrics, pace};
 
-pub(crate) use permits::exchange_to_wait;
+pub(crate) use permits::{exchange_to_wait, refused};
 
 /// Supported methods.
 const METHODS: &str = "DELETE,GET,HEAD,OPTIONS,POST,PUT";
@@ -181,7 +181,7 @@ async fn pass_through(
     client: Client,
     id: &str,
 ) -> Result<Reply, Error> {
-    let permit = permits::acquire_to_wait(shared)?;
+    let permit = permits::acquire_to_forward(shared)?;
     let time_limit = Duration::from_secs(shared.options.body_timeout_sec);
     let reply = upstream
         .forward(parts, body, client, id, time_limit)

@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::options::{InvalidOption, Options};
 use crate::state::Shared;
 use crate::upstream::Upstream;
+use crate::waits::Waits;
 use crate::{call, pipeline};
 
 /// Dependencies of a service. Clock and random bits are the queue's.
@@ -82,7 +83,8 @@ impl Service {
             metrics,
             upstream,
             permits: Arc::new(Semaphore::new(options.requests_max)),
-            waiting: Arc::new(Semaphore::new(options.waits_max)),
+            waiting: Waits::new(options.waits_max),
+            forwarded: Arc::new(Semaphore::new(options.waits_max)),
             anonymous: Arc::new(Semaphore::new(options.anonymous_requests_max)),
             // Validated above.
             proxies: Proxies::parse(&options.trusted_proxies).unwrap_or_default(),

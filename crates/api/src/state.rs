@@ -17,6 +17,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::upstream::Upstream;
+use crate::waits::Waits;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -32,7 +33,9 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     /// Permits of requests in progress, and of those that wait.
     pub(crate) permits: Arc<Semaphore>,
-    pub(crate) waiting: Arc<Semaphore>,
+    pub(crate) waiting: Waits,
+    /// Permits of requests that are forwarded to the cluster, which knows who calls.
+    pub(crate) forwarded: Arc<Semaphore>,
     /// Permits of anonymous callers' requests.
     pub(crate) anonymous: Arc<Semaphore>,
     /// Proxies trusted for client addresses.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
 use futures::StreamExt as _;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::auth::authenticator::Method;
@@ -13,6 +12,7 @@ use crate::call::Call;
 use crate::reply::Reply;
 use crate::route::{DbPart, QueueRoute, Route, TypePart};
 use crate::state::Shared;
+use crate::waits::Permit;
 use crate::{Error, metrics};
 
 /// How long a request may wait for a permit.
@@ -20,14 +20,15 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Acquires a permit. Requests that wait for changes or jobs have a separate, larger limit; anonymous callers have a
 /// smaller one, so that they cannot use up the permits of others.
-pub(super) async fn acquire(call: &Call) -> Result<Option<OwnedSemaphorePermit>, Error> {
+pub(super) async fn acquire(call: &Call) -> Result<Option<Permit>, Error> {
     let shared = &call.shared;
     if matches!(call.route, Route::Up | Route::Dashboard(_)) {
         return Ok(None);
     }
     let is_anonymous = call.proven.method == Method::None;
     if waits(call) && !is_anonymous {
-        return acquire_to_wait(shared).map(Some);
+        let permit = shared.waiting.acquire(&call.proven);
+        return permit.map(Some).ok_or_else(refused);
     }
     let permits = if is_anonymous {
         &shared.anonymous
@@ -36,29 +37,30 @@ pub(super) async fn acquire(call: &Call) -> Result<Option<OwnedSemaphorePermit>,
     };
     let permit = timeout(TIME_LIMIT, Arc::clone(permits).acquire_owned()).await;
     match permit {
-        Ok(Ok(permit)) => Ok(Some(permit)),
+        Ok(Ok(permit)) => Ok(Some(permit.into())),
         Ok(Err(_)) | Err(_) => Err(refused()),
     }
 }
 
 /// Exchanges the permit of a request that is going to wait. False if too many requests wait already.
 pub(crate) fn exchange_to_wait(call: &mut Call) -> bool {
-    match Arc::clone(&call.shared.waiting).try_acquire_owned() {
-        Ok(permit) => {
+    match call.shared.waiting.acquire(&call.proven) {
+        Some(permit) => {
             call.permit = Some(permit);
             true
         }
-        Err(_) => false,
+        None => false,
     }
 }
 
-/// Acquires a permit for a request that waits.
-pub(super) fn acquire_to_wait(shared: &Shared) -> Result<OwnedSemaphorePermit, Error> {
-    let permit = Arc::clone(&shared.waiting).try_acquire_owned();
-    permit.map_err(|_| refused())
+/// Acquires a permit for a request to the cluster. Their number is limited apart from that of requests that wait here,
+/// since anyone may send them.
+pub(super) fn acquire_to_forward(shared: &Shared) -> Result<Permit, Error> {
+    let permit = Arc::clone(&shared.forwarded).try_acquire_owned();
+    permit.map(Permit::from).map_err(|_| refused())
 }
 
-fn refused() -> Error {
+pub(crate) fn refused() -> Error {
     metrics::turned_away();
     Error::busy("Too many requests at a time.")
 }
@@ -66,8 +68,8 @@ fn refused() -> Error {
 fn waits(call: &Call) -> bool {
     match call.route {
         Route::Replicate | Route::RemoteStart => true,
-        // Few of them wait, and runs must be able to end however many claims wait.
-        Route::Queue(QueueRoute::Part(_, TypePart::Finish)) => false,
+        // Whether they wait is in their bodies: those exchange their permits.
+        Route::Queue(QueueRoute::Part(_, TypePart::Claim | TypePart::Finish)) => false,
         Route::Queue(ref route) => route.waits(),
         Route::DbPart(_, DbPart::Changes) => {
             (call.query.get("feed")).is_some_and(|feed| feed != "normal")
@@ -77,7 +79,7 @@ fn waits(call: &Call) -> bool {
 }
 
 /// Keeps a permit until a streamed response is read.
-pub(super) fn hold(permit: Option<OwnedSemaphorePermit>, reply: Reply) -> Reply {
+pub(super) fn hold(permit: Option<Permit>, reply: Reply) -> Reply {
     if reply.body().size_hint().exact().is_some() {
         return reply;
     }

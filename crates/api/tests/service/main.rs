@@ -41,4 +41,5 @@ mod upstream;
 mod upstream_wire;
 mod users;
 mod validation;
+mod waits;
 mod world;

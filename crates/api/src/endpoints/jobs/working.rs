@@ -97,6 +97,9 @@ pub(super) async fn claim(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     call.allow("POST")?;
     let body: ClaimBody = body(call).await?;
     let claim = claim_of(&body.worker, body.count, body.wait_sec)?;
+    if body.wait_sec.ms() > 0 && !pipeline::exchange_to_wait(call) {
+        return Err(pipeline::refused());
+    }
     call.slim();
     let claiming = call.shared.queue.claim(ty, &claim);
     let claimed = waiting(call, body.wait_sec, claiming).await?;
