@@ -55,8 +55,8 @@ pub struct Options {
     /// Always mark session cookies `Secure`, even if the request arrived without TLS. For use
     /// behind a proxy that terminates TLS.
     pub secure_cookies: bool,
-    /// Origins, such as `https://admin.example.com`, that may make changes with a session cookie,
-    /// in addition to the service's own. Name the public address here if a proxy changes it.
+    /// Origins, such as `https://admin.example.com`, that may make changes with a session cookie
+    /// or the headers of a proxy that logs users in, in addition to the service's own. Name the public address here if a proxy changes it.
     pub trusted_origins: Vec<String>,
     /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of proxies whose `X-Forwarded-For` is
     /// trusted. If a proxy is not listed, all its clients share one count of failed logins.

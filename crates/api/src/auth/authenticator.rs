@@ -73,6 +73,7 @@ pub enum Method {
     /// An `AuthSession` cookie. Browsers send it automatically, so such requests can be forged.
     Cookie,
     Token,
+    /// Headers that a proxy adds to whatever a browser sends, so such requests can be forged, too.
     Proxy,
     /// An API token, which is for `/_jobs` only.
     ApiToken,

@@ -1,8 +1,8 @@
-//! Cross-site request forgery: browsers send the session cookie automatically. A request that changes something with a
-//! cookie, or that asks for one, must come from this service, a trusted origin, or one that CORS allows to send
-//! credentials. Browsers say so in `Origin`. A request without `Origin` does not come from a modern browser's script or
-//! form, but must not be something an old browser's form can send either: with a cookie, the body must be declared as
-//! JSON.
+//! Cross-site request forgery: browsers send the session cookie automatically, and a proxy that logs users in adds its
+//! headers to whatever a browser sends. A request that changes something with a cookie or such headers, or that asks for
+//! a cookie, must come from this service, a trusted origin, or one that CORS allows to send credentials. Browsers say so
+//! in `Origin`. A request without `Origin` does not come from a modern browser's script or form, but must not be
+//! something an old browser's form can send either: the body must be declared as JSON.
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING};
 use http::{HeaderName, Method};
@@ -17,7 +17,8 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 pub(super) fn check(call: &Call) -> Result<(), Error> {
     let logs_in = call.route == Route::Session;
-    if call.method == Method::GET || (call.proven.method != Proof::Cookie && !logs_in) {
+    let is_automatic = matches!(call.proven.method, Proof::Cookie | Proof::Proxy);
+    if call.method == Method::GET || !(is_automatic || logs_in) {
         return Ok(());
     }
     let refuse = || Err(Error::forbidden("The request comes from another site."));
@@ -56,7 +57,8 @@ pub(super) fn check(call: &Call) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether an origin is this service, under the name that the client uses.
+/// Whether an origin is this service, under the name that the client uses. The scheme may differ:
+/// a proxy may terminate TLS.
 fn is_own(call: &Call, origin: &str) -> bool {
     let Some((_, authority)) = origin.split_once("://") else {
         return false;

@@ -1,6 +1,7 @@
 //! Requests of other sites.
 
 use api::{Cors, Options};
+use aws_lc_rs::hmac;
 use http::Method;
 use serde_json::json;
 
@@ -56,6 +57,46 @@ async fn a_cookie_alone_changes_nothing() {
     // A password is sent on purpose.
     let script = fixture.root().with("origin", "http://evil.example");
     script.post("/_dbs_info", &keys).await.gives(200);
+}
+
+/// Browsers send the headers of a proxy that logs users in with every request, like a cookie.
+#[tokio::test]
+async fn a_proxys_word_alone_changes_nothing() {
+    let secret = b"the proxy's secret".to_vec();
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
+    let signed = hmac::sign(&key, b"anna");
+    let token: String = (signed.as_ref().iter().map(|byte| format!("{byte:02x}"))).collect();
+    let setting = Setting {
+        proxy_secrets: vec![secret],
+        ..Setting::default()
+    };
+    let fixture = Fixture::with(Options::default(), setting).await;
+    fixture
+        .root()
+        .put("/_jobs/mail", &json!({}))
+        .await
+        .gives(201);
+    let anna = fixture
+        .anonymous()
+        .with("x-auth-couchdb-username", "anna")
+        .with("x-auth-couchdb-roles", "_admin")
+        .with("x-auth-couchdb-token", &token);
+    let pause = "/_jobs/mail/_pause";
+    let form = anna.clone().with("content-type", "text/plain");
+    let evil = form.clone().with("origin", "https://evil.example");
+    evil.send(Method::POST, pause, "{}")
+        .await
+        .refuses(403, "forbidden", REASON);
+    let unknown = form.clone().with("sec-fetch-site", "cross-site");
+    unknown
+        .send(Method::POST, pause, "{}")
+        .await
+        .refuses(403, "forbidden", REASON);
+    assert_eq!(form.send(Method::POST, pause, "{}").await.status, 415);
+    let own = anna.clone().with("origin", "http://here.example");
+    for allowed in [anna, own] {
+        allowed.post(pause, &json!({})).await.gives(200);
+    }
 }
 
 #[tokio::test]
