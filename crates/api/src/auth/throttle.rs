@@ -1,6 +1,10 @@
-//! Slows down password guessing: after some failures a name or an address has to wait, twice as long after each further
-//! one. An attempt counts as a failure when it begins, so concurrent guesses do not all pass before the first is
-//! counted. Keys are hashes, so anonymous callers cannot fill memory with long names.
+//! Slows down password guessing: after some failures for a name from an address, for a name, or from an address, further
+//! attempts have to wait, twice as long after each further failure. An attempt counts as a failure when it begins, so
+//! concurrent guesses do not all pass before the first is counted. Keys are hashes, so anonymous callers cannot fill
+//! memory with long names.
+//!
+//! A name alone waits only after many failures, and one address counts only a few of them: otherwise anyone could keep a
+//! user out by guessing.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,8 +16,10 @@ use tokio::time::Instant;
 
 use super::AuthError;
 
-/// Free failures per name: people mistype.
-const NAME_FREE: u32 = 5;
+/// Free failures for a name from an address: people mistype. No more of them count for the name.
+const PAIR_FREE: u32 = 5;
+/// Free failures per name, from all addresses.
+const NAME_FREE: u32 = 100;
 /// Free failures per address, which several people may share.
 const ADDRESS_FREE: u32 = 20;
 const WAIT: Duration = Duration::from_secs(1);
@@ -55,6 +61,14 @@ impl Failures {
 #[derive(Debug)]
 pub struct Attempt {
     throttle: Throttle,
+    keys: Keys,
+    /// Whether it counts for the name.
+    of_name: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Keys {
+    pair: Key,
     name: Key,
     address: Key,
 }
@@ -71,10 +85,14 @@ impl Throttle {
     /// Starts an attempt, or fails if the name or address has to wait.
     pub fn attempt(&self, name: &str, address: IpAddr) -> Result<Attempt, AuthError> {
         let now = Instant::now();
-        let (name, address) = (self.key(b'n', name.as_bytes()), self.address(address));
+        let keys = self.keys(name, address);
         let mut failures = self.lock();
-        let keys = [(name, NAME_FREE), (address, ADDRESS_FREE)];
-        let until = keys
+        let until = [
+            (keys.pair, PAIR_FREE),
+            (keys.name, NAME_FREE),
+            (keys.address, ADDRESS_FREE),
+        ];
+        let until = until
             .iter()
             .filter_map(|(key, free)| Some(failures.get(key)?.wait_until(*free)))
             .max();
@@ -83,24 +101,30 @@ impl Throttle {
             return Err(AuthError::Throttled { seconds });
         }
         make_room(&mut failures, now);
-        for (key, _) in keys {
-            let entry = failures.entry(key);
-            let failure = entry.or_insert(Failures {
-                count: 0,
-                last: now,
-            });
-            if now - failure.last >= FORGIVEN {
-                failure.count = 0;
-            }
-            failure.count = failure.count.saturating_add(1);
-            failure.last = now;
+        let of_pair = fail(&mut failures, keys.pair, now);
+        fail(&mut failures, keys.address, now);
+        let is_guessed = failures
+            .get(&keys.name)
+            .is_some_and(|failure| failure.count >= NAME_FREE);
+        let of_name = of_pair <= PAIR_FREE || is_guessed;
+        if of_name {
+            fail(&mut failures, keys.name, now);
         }
         drop(failures);
         Ok(Attempt {
             throttle: self.clone(),
-            name,
-            address,
+            keys,
+            of_name,
         })
+    }
+
+    fn keys(&self, name: &str, address: IpAddr) -> Keys {
+        let address = self.address(address);
+        Keys {
+            pair: self.key(b'p', &[&address[..], name.as_bytes()].concat()),
+            name: self.key(b'n', name.as_bytes()),
+            address,
+        }
     }
 
     fn address(&self, address: IpAddr) -> Key {
@@ -126,9 +150,23 @@ impl Throttle {
     }
 }
 
+/// Counts a failure, and returns their number.
+fn fail(failures: &mut HashMap<Key, Failures>, key: Key, now: Instant) -> u32 {
+    let failure = failures.entry(key).or_insert(Failures {
+        count: 0,
+        last: now,
+    });
+    if now - failure.last >= FORGIVEN {
+        failure.count = 0;
+    }
+    failure.count = failure.count.saturating_add(1);
+    failure.last = now;
+    failure.count
+}
+
 /// Removes expired entries, then the older half if that is not enough.
 fn make_room(failures: &mut HashMap<Key, Failures>, now: Instant) {
-    if failures.len() + 2 <= ENTRIES_MAX {
+    if failures.len() + 3 <= ENTRIES_MAX {
         return;
     }
     failures.retain(|_, failure| now - failure.last < FORGIVEN);
@@ -146,13 +184,17 @@ fn make_room(failures: &mut HashMap<Key, Failures>, now: Instant) {
 }
 
 impl Attempt {
-    /// Forgets the failures of the name, but only one of the address: otherwise a caller could log in to an account of
-    /// their own to reset the count while guessing at others.
+    /// Forgets the failures for the name from the address, but only this one of the name, and two of the address:
+    /// otherwise a user's logins would reset the count of guesses at the name, and a caller could log in to an account of
+    /// their own while guessing at others.
     pub fn succeed(self) {
         let mut failures = self.throttle.lock();
-        failures.remove(&self.name);
-        if let Some(failure) = failures.get_mut(&self.address) {
-            failure.count = failure.count.saturating_sub(2);
+        failures.remove(&self.keys.pair);
+        let name = u32::from(self.of_name);
+        for (key, less) in [(self.keys.name, name), (self.keys.address, 2)] {
+            if let Some(failure) = failures.get_mut(&key) {
+                failure.count = failure.count.saturating_sub(less);
+            }
         }
     }
 }
@@ -189,24 +231,47 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn guessing_gets_slower_and_is_forgiven() {
         let throttle = Throttle::new([1; 32]);
-        for n in 0..6 {
-            assert_eq!(wait(&throttle, "anna", ip(n)), 0);
+        for _ in 0..6 {
+            assert_eq!(wait(&throttle, "anna", ip(9)), 0);
         }
         assert_eq!(wait(&throttle, "anna", ip(9)), 2);
-        assert_eq!(wait(&throttle, "bert", ip(0)), 0);
+        assert_eq!(wait(&throttle, "bert", ip(9)), 0);
         advance(Duration::from_secs(1)).await;
         assert_eq!(wait(&throttle, "anna", ip(9)), 0);
         assert_eq!(wait(&throttle, "anna", ip(9)), 3);
         advance(Duration::from_secs(2)).await;
         throttle.attempt("anna", ip(9)).unwrap().succeed();
-        for _ in 0..40 {
+        for _ in 0..400 {
             advance(Duration::from_mins(5)).await;
             assert_eq!(wait(&throttle, "anna", ip(9)), 0);
         }
-        assert_eq!(wait(&throttle, "anna", ip(10)), 301);
+        assert_eq!(wait(&throttle, "anna", ip(9)), 301);
+        // However long that goes on, the user is not kept out elsewhere.
+        assert_eq!(wait(&throttle, "anna", ip(10)), 0);
         advance(Duration::from_mins(15)).await;
         assert_eq!(wait(&throttle, "anna", ip(9)), 0);
         assert_eq!(wait(&throttle, "anna", ip(9)), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_many_addresses_guess_at_waits() {
+        let throttle = Throttle::new([1; 32]);
+        for n in 0..20 {
+            for _ in 0..5 {
+                assert_eq!(wait(&throttle, "anna", ip(n)), 0);
+            }
+        }
+        assert_eq!(wait(&throttle, "anna", ip(20)), 0);
+        assert_eq!(wait(&throttle, "anna", ip(21)), 2);
+        assert_eq!(wait(&throttle, "bert", ip(21)), 0);
+        advance(Duration::from_secs(1)).await;
+        // A login of the user does not reset it.
+        throttle.attempt("anna", ip(22)).unwrap().succeed();
+        assert_eq!(wait(&throttle, "anna", ip(22)), 2);
+        advance(Duration::from_secs(1)).await;
+        // Every failure counts now.
+        assert_eq!(wait(&throttle, "anna", ip(1)), 0);
+        assert_eq!(wait(&throttle, "anna", ip(23)), 3);
     }
 
     #[tokio::test(start_paused = true)]
@@ -256,6 +321,6 @@ mod tests {
         for _ in 0..6 {
             assert_eq!(wait(&throttle, "anna", ip(1)), 0);
         }
-        assert_eq!(wait(&throttle, "anna", ip(2)), 2);
+        assert_eq!(wait(&throttle, "anna", ip(1)), 2);
     }
 }

@@ -153,6 +153,27 @@ async fn clients_behind_a_trusted_proxy_fail_each_for_themselves() {
 }
 
 #[tokio::test]
+async fn guesses_elsewhere_keep_no_user_out() {
+    let options = Options {
+        trusted_proxies: vec!["10.0.0.0/8".to_owned()],
+        ..Options::default()
+    };
+    let fixture = Fixture::with(options, Setting::default()).await;
+    let log_in = async |address, password| {
+        let login = json!({"name": "root", "password": password});
+        let user = fixture.anonymous().with("x-forwarded-for", address);
+        let answer = user.post("/_session", &login).await;
+        answer.status.as_u16()
+    };
+    for n in 0..12 {
+        let status = log_in("198.51.100.7", "guess").await;
+        assert!(status == 429 || n < 6, "{n}");
+    }
+    assert_eq!(log_in("198.51.100.7", "s3cret").await, 429);
+    assert_eq!(log_in("198.51.100.8", "s3cret").await, 200);
+}
+
+#[tokio::test]
 async fn a_weak_hash_is_made_anew_at_login() {
     let setting = Setting {
         upgrade_hashes: true,
