@@ -116,6 +116,19 @@ impl PasswordHash {
         !matches!(self.scheme, Scheme::Pbkdf2Sha256(n) if n >= ITERATIONS)
     }
 
+    /// Slow on purpose: run it where blocking is allowed. A weak hash takes as long as others if the password is wrong:
+    /// otherwise the time would tell which names are users.
+    pub(crate) fn verify_evenly(&self, password: &str) -> bool {
+        if self.verify(password) {
+            return true;
+        }
+        let rest = self.scheme.rest();
+        if rest > 0 {
+            Scheme::Pbkdf2Sha256(rest).derive(password, &self.salt);
+        }
+        false
+    }
+
     /// Slow on purpose: run it where blocking is allowed.
     pub fn verify(&self, password: &str) -> bool {
         equal(&self.scheme.derive(password, &self.salt), &self.key)
@@ -133,6 +146,14 @@ impl PasswordHash {
 }
 
 impl Scheme {
+    /// The iterations that a new hash has more.
+    fn rest(self) -> u32 {
+        match self {
+            Self::Pbkdf2Sha256(n) | Self::Pbkdf2Sha1(n) => ITERATIONS.saturating_sub(n),
+            Self::Simple => ITERATIONS,
+        }
+    }
+
     fn named(prf: &str, iterations: impl FnOnce() -> Option<u32>) -> Option<Self> {
         match prf {
             "sha256" => Some(Self::Pbkdf2Sha256(iterations()?)),
@@ -169,7 +190,7 @@ impl Scheme {
 mod tests {
     use serde_json::json;
 
-    use super::PasswordHash;
+    use super::{ITERATIONS, ITERATIONS_MAX, PasswordHash, Scheme};
 
     /// RFC 6070, the second vector, in the form of `CouchDB` 1.3.
     const RFC_6070: &str = "-pbkdf2-ea6c014dc72d6f8ffcd56d1b41a3e8b1d6a2c0f5,salt,2";
@@ -242,5 +263,23 @@ mod tests {
             PasswordHash::from_user(&json!({"password_scheme": "pbkdf2"})),
             None
         );
+    }
+
+    #[test]
+    fn wrong_passwords_cost_the_same_for_all_hashes() {
+        for scheme in [
+            Scheme::Pbkdf2Sha256(10),
+            Scheme::Pbkdf2Sha256(ITERATIONS),
+            Scheme::Pbkdf2Sha1(100_000),
+        ] {
+            let (Scheme::Pbkdf2Sha256(n) | Scheme::Pbkdf2Sha1(n)) = scheme else {
+                panic!("no iterations");
+            };
+            assert_eq!(n + scheme.rest(), ITERATIONS);
+        }
+        assert_eq!(Scheme::Simple.rest(), ITERATIONS);
+        assert_eq!(Scheme::Pbkdf2Sha256(ITERATIONS_MAX).rest(), 0);
+        let weak = PasswordHash::make("correct", [1; 16], 10);
+        assert!(weak.verify_evenly("correct") && !weak.verify_evenly("wrong"));
     }
 }
