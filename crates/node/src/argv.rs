@@ -10,8 +10,6 @@ use std::os::unix::fs::FileExt as _;
 /// Flags whose value is `NAME:PASSWORD`.
 const PAIRS: [&[u8]; 2] = [b"--admin", b"--user"];
 const SET: &[u8] = b"--set";
-/// A flag whose value is a URL.
-const FROM: &[u8] = b"--from";
 /// Options whose values are secrets.
 const SECRET_OPTIONS: [&[u8]; 4] = [
     b"admins.",
@@ -25,28 +23,32 @@ const ENVIRONMENT_AT: usize = 47;
 
 /// Overwrites passwords and other secrets in the arguments. The program has already copied them.
 pub(crate) fn hide_arguments() -> io::Result<()> {
-    overwrite(ARGUMENTS_AT, |arguments| {
-        let mut flag: &[u8] = b"";
-        let mut secrets = Vec::new();
-        for range in strings(arguments) {
-            let text = &arguments[range.clone()];
-            secrets.extend(secret(flag, text, range.start));
-            flag = text;
-            if let Some(at) = split(text, b'=') {
-                let value = range.start + at + 1;
-                secrets.extend(secret(&text[..at], &text[at + 1..], value));
-            }
+    overwrite(ARGUMENTS_AT, secrets)
+}
+
+/// The positions of secrets in the null-terminated arguments.
+fn secrets(arguments: &[u8]) -> Vec<Range<usize>> {
+    let mut flag: &[u8] = b"";
+    let mut secrets = Vec::new();
+    for range in strings(arguments) {
+        let text = &arguments[range.clone()];
+        secrets.extend(secret(flag, text, range.start));
+        flag = text;
+        if let Some(at) = split(text, b'=') {
+            let value = range.start + at + 1;
+            secrets.extend(secret(&text[..at], &text[at + 1..], value));
         }
-        secrets
-    })
+        // Many flags, options and arguments are URLs.
+        let of_urls = passwords_of_urls(text).into_iter();
+        secrets.extend(of_urls.map(|at| range.start + at.start..range.start + at.end));
+    }
+    secrets
 }
 
 /// The position of the secret in the value of a flag that starts at `begin`.
 fn secret(flag: &[u8], value: &[u8], begin: usize) -> Option<Range<usize>> {
     let at = if PAIRS.contains(&flag) {
         split(value, b':')?
-    } else if flag == FROM {
-        return password_of_url(value).map(|at| begin + at.start..begin + at.end);
     } else if flag == SET && SECRET_OPTIONS.iter().any(|name| value.starts_with(name)) {
         split(value, b'=')?
     } else {
@@ -55,13 +57,21 @@ fn secret(flag: &[u8], value: &[u8], begin: usize) -> Option<Range<usize>> {
     Some(begin + at + 1..begin + value.len())
 }
 
-/// The position of the password in a URL.
-fn password_of_url(url: &[u8]) -> Option<Range<usize>> {
-    let begin = url.windows(3).position(|part| part == b"://")? + 3;
-    let end = begin + split(&url[begin..], b'/').unwrap_or(url.len() - begin);
-    let at = begin + url[begin..end].iter().rposition(|byte| *byte == b'@')?;
-    let colon = begin + split(&url[begin..at], b':')?;
-    Some(colon + 1..at)
+/// The positions of passwords in the URLs in a text.
+fn passwords_of_urls(text: &[u8]) -> Vec<Range<usize>> {
+    const SCHEME_END: &[u8] = b"://";
+    let ends = text.windows(SCHEME_END.len()).enumerate();
+    let begins = ends.filter(|(_, part)| *part == SCHEME_END);
+    let begins = begins.map(|(at, _)| at + SCHEME_END.len());
+    begins
+        .filter_map(|begin| {
+            let authority = &text[begin..];
+            let authority = &authority[..split(authority, b'/').unwrap_or(authority.len())];
+            let at = authority.iter().rposition(|byte| *byte == b'@')?;
+            let colon = split(&authority[..at], b':')?;
+            Some(begin + colon + 1..begin + at)
+        })
+        .collect()
 }
 
 /// Overwrites the values of variables. They cannot be read from the environment afterwards.
@@ -123,17 +133,45 @@ fn split(text: &[u8], at: u8) -> Option<usize> {
 mod tests {
     use super::*;
 
+    /// What `ps` shows.
+    fn shown(arguments: &[&str]) -> String {
+        let mut region = arguments.join("\0").into_bytes();
+        for secret in secrets(&region) {
+            region[secret].fill(b'*');
+        }
+        String::from_utf8(region).unwrap().replace('\0', " ")
+    }
+
     #[test]
-    fn passwords_of_urls_are_found() {
-        for (url, password) in [
-            ("http://admin:p@w:1@host:5984/db", Some("p@w:1")),
-            ("http://admin:pw@host", Some("pw")),
-            ("http://admin@host:5984/a:b@c", None),
-            ("http://host:5984/", None),
-            ("admin:pw@host", None),
+    fn secrets_are_found() {
+        for (arguments, expected) in [
+            (
+                &["--from", "http://admin:p@w:1@host:5984/db"][..],
+                "--from http://admin:*****@host:5984/db",
+            ),
+            (&["http://admin:pw@host"], "http://admin:**@host"),
+            (
+                &["--url=http://anna:pw@host/"],
+                "--url=http://anna:**@host/",
+            ),
+            (
+                &["--set", "sources.a.url=https://u:pw@host"],
+                "--set sources.a.url=https://u:**@host",
+            ),
+            (
+                &["--set=network.proxies=[\"http://a:b@c\",\"http://d:e@f/\"]"],
+                "--set=network.proxies=[\"http://a:*@c\",\"http://d:*@f/\"]",
+            ),
+            (
+                &["http://admin@host:5984/a:b@c"],
+                "http://admin@host:5984/a:b@c",
+            ),
+            (&["http://host:5984/"], "http://host:5984/"),
+            (&["user:pw@host"], "user:pw@host"),
+            (&["--admin", "anna:pw"], "--admin anna:**"),
+            (&["--set", "secrets.a=pw"], "--set secrets.a=**"),
         ] {
-            let found = secret(FROM, url.as_bytes(), 0).map(|range| &url[range]);
-            assert_eq!(found, password, "{url}");
+            assert_eq!(shown(arguments), expected);
         }
     }
 }
