@@ -100,7 +100,8 @@ async fn requests(bytes: impl AsyncRead + Send + Unpin + 'static) -> Vec<(String
     });
     let stream = TokioIo::new(tokio::io::join(bytes, tokio::io::sink()));
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().pipeline_flush(true);
+    // What follows a body is read although the client sends no more.
+    builder.http1().half_close(true);
     let _ = builder.http1_only().serve_connection(stream, service).await;
     found.lock().unwrap().clone()
 }
@@ -159,6 +160,7 @@ async fn the_http_library_finds_the_same_requests() {
         "Upgrade: websocket\r\nConnection: upgrade".to_owned(),
     ];
     let pairs = lines.iter().flat_map(|a| lines.iter().map(move |b| (a, b)));
+    let mut followed = 0;
     for (first, second) in pairs {
         let given = [first, second].into_iter().filter(|line| !line.is_empty());
         let given: Vec<&str> = given.map(String::as_str).collect();
@@ -181,6 +183,8 @@ async fn the_http_library_finds_the_same_requests() {
             let plain = requests(Cursor::new(all.clone())).await;
             let escaped = requests(Escaped::new(Cursor::new(all.clone()))).await;
             assert_eq!(escaped, plain, "{all}");
+            followed += usize::from(plain.len() == 2);
         }
     }
+    assert!(followed > 0);
 }
