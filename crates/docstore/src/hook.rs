@@ -48,6 +48,8 @@ pub struct Change<'a> {
     pub written: &'a Document,
     /// The winner after the write: the new revision or another one.
     pub after: &'a Document,
+    /// Whether it adds a conflict: one more live leaf beside those before.
+    pub adds_conflict: bool,
 }
 
 impl Change<'_> {

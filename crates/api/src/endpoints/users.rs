@@ -151,7 +151,7 @@ async fn roles(document: &Document) -> Value {
     body.get("roles").cloned().unwrap_or_else(|| json!([]))
 }
 
-/// Prevents users from changing their own roles.
+/// Prevents users from changing their own roles, now or with a revision that becomes the winner later.
 pub(crate) struct UserHook {
     pub(crate) is_admin: bool,
 }
@@ -164,13 +164,21 @@ impl WriteHook for UserHook {
     }
 
     async fn changed(&self, _: &Transaction, change: &Change<'_>) -> Result<(), Error> {
-        if change.written.deleted {
+        if change.after.deleted {
             return Ok(());
         }
         let Some(before) = change.before.filter(|before| !before.deleted) else {
             return Err(Error::forbidden("Only _admin may create users."));
         };
-        if roles(before).await == roles(change.written).await {
+        if change.adds_conflict {
+            let reason = "Only _admin may add a conflicting revision of a user.";
+            return Err(Error::forbidden(reason));
+        }
+        if change.winner_changed() && change.after.rev != change.written.rev {
+            let reason = "Only _admin may make another revision of a user current.";
+            return Err(Error::forbidden(reason));
+        }
+        if change.written.deleted || roles(before).await == roles(change.written).await {
             return Ok(());
         }
         Err(Error::forbidden("Only _admin may edit roles."))

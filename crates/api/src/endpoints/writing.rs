@@ -47,6 +47,10 @@ impl<'a> Writing<'a> {
 
     /// Returns the new revision.
     pub(crate) async fn put(&self, edit: Edit, mode: EditMode) -> Result<Rev, Error> {
+        if self.opened.has_users() && !self.opened.is_admin && mode == EditMode::Replicated {
+            let reason = "Only _admin may write with `new_edits=false` in `_users`.";
+            return Err(Error::forbidden(reason));
+        }
         let Prepared { edit, meaning } = self.prepare(edit).await?;
         let (docs, db) = (self.shared.docs(), &self.opened.db);
         if self.opened.has_users() {

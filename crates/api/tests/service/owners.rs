@@ -142,6 +142,59 @@ async fn nobody_hijacks_a_document() {
         .gives(200);
 }
 
+/// A branch that a member hides in a document must not come back when an administrator deletes it.
+#[tokio::test]
+async fn members_add_no_conflicts() {
+    let fixture = shared().await;
+    let (joe, ada) = (
+        fixture.user("joe", "password"),
+        fixture.user("ada", "password"),
+    );
+    let reason = "Only an administrator may add a conflicting revision; update the current one.";
+    let branch = |rev: &str| {
+        let mut doc = replication();
+        doc["_id"] = json!("a");
+        doc["owner"] = json!("joe");
+        doc["_rev"] = json!(rev);
+        doc
+    };
+    let push = async |user: &User<'_>, doc: Value| {
+        let docs = json!({"docs": [doc], "new_edits": false});
+        let rows = user.post("/_replicator/_bulk_docs", &docs).await;
+        rows.gives(201)
+    };
+    // A replicator may bring a document and its next revisions.
+    assert_eq!(push(&joe, branch("1-a")).await, json!([]));
+    let mut next = branch("2-b");
+    next["_revisions"] = json!({"start": 2, "ids": ["b", "a"]});
+    assert_eq!(push(&joe, next).await, json!([]));
+    for rev in ["1-0", "9-f"] {
+        let rows = push(&joe, branch(rev)).await;
+        assert_eq!(rows[0]["reason"], reason, "{rows}");
+        let put = joe
+            .put("/_replicator/a?new_edits=false", &branch(rev))
+            .await;
+        put.refuses(403, "forbidden", reason);
+    }
+    // Nor by continuing a deleted branch.
+    let mut tombstone = branch("1-0");
+    tombstone["_deleted"] = json!(true);
+    assert_eq!(push(&joe, tombstone).await, json!([]));
+    let put = joe.put("/_replicator/a", &branch("1-0")).await;
+    put.refuses(403, "forbidden", reason);
+    assert_eq!(push(&ada, branch("1-1")).await, json!([]));
+    for rev in ["1-1", "2-b"] {
+        ada.delete(&format!("/_replicator/a?rev={rev}"))
+            .await
+            .gives(200);
+    }
+    joe.get("/_replicator/a")
+        .await
+        .refuses(404, "not_found", "deleted");
+    let jobs = fixture.root().get("/_scheduler/docs").await.gives(200);
+    assert_eq!(jobs["docs"], json!([]));
+}
+
 #[tokio::test]
 async fn a_role_named_replicator_is_nothing() {
     let fixture = shared().await;

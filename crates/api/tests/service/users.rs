@@ -83,6 +83,43 @@ async fn passwords_become_hashes() {
     assert_eq!(joe.get("/_session").await.status, 401);
 }
 
+/// A branch that a user hides in the own document must not come back when an administrator changes or deletes it.
+#[tokio::test]
+async fn users_keep_no_revision_that_an_administrator_replaced() {
+    let fixture = Fixture::new().await;
+    fixture.add_user("anna", "password", &["boss"]).await;
+    let (anna, root) = (fixture.user("anna", "password"), fixture.root());
+    let path = "/_users/org.couchdb.user:anna";
+    let mine = anna.get(path).await.gives(200);
+    let mut branch = mine.clone();
+    branch["_rev"] = json!("1-00000000000000000000000000000000");
+    let pushed = anna.put(&format!("{path}?new_edits=false"), &branch).await;
+    let reason = "Only _admin may write with `new_edits=false` in `_users`.";
+    pushed.refuses(403, "forbidden", reason);
+    // Replication by administrators works, and brings conflicts.
+    let pushed = root.put(&format!("{path}?new_edits=false"), &branch).await;
+    pushed.gives(201);
+    let mut demoted = mine.clone();
+    demoted["roles"] = json!([]);
+    let rev = root.put(path, &demoted).await.gives(201)["rev"].clone();
+    let rev = rev.as_str().unwrap();
+    let refused = anna.delete(&format!("{path}?rev={rev}")).await;
+    let reason = "Only _admin may make another revision of a user current.";
+    refused.refuses(403, "forbidden", reason);
+    let session = anna.get("/_session").await.gives(200);
+    assert_eq!(session["userCtx"]["roles"], json!([]));
+    // A conflict may go, but not come back.
+    let losing = branch["_rev"].as_str().unwrap();
+    let gone = anna.delete(&format!("{path}?rev={losing}")).await;
+    let mut revived = demoted.clone();
+    revived["_rev"] = gone.gives(200)["rev"].clone();
+    let reason = "Only _admin may add a conflicting revision of a user.";
+    let refused = anna.put(path, &revived).await;
+    refused.refuses(403, "forbidden", reason);
+    anna.delete(&format!("{path}?rev={rev}")).await.gives(200);
+    assert_eq!(anna.get("/_session").await.status, 401);
+}
+
 #[tokio::test]
 async fn what_describes_no_user_is_forbidden() {
     let fixture = Fixture::new().await;

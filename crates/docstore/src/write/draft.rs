@@ -102,12 +102,14 @@ impl<'a> Draft<'a> {
             let winner = (next.tree.winner())
                 .ok_or_else(|| Error::corrupt("a revision tree has no leaves"))?;
             let after = self.read(tx, db, winner, &new_parts).await?;
+            let (old, new) = (live_leaves(&self.record), live_leaves(&next));
             let change = Change {
                 db,
                 id: self.id,
                 before: before.as_ref(),
                 written: &written,
                 after: &after,
+                adds_conflict: old > 0 && new > old,
             };
             hook.changed(tx, &change).await?;
         }
@@ -296,6 +298,14 @@ impl<'a> Draft<'a> {
             tx.clear(&db.keys.live(self.id));
         }
     }
+}
+
+fn live_leaves(record: &Record) -> usize {
+    let leaves = record
+        .tree
+        .nodes()
+        .filter(|node| node.leaf && !node.deleted);
+    leaves.count()
 }
 
 fn history(edit: &Edit) -> Result<Revisions> {

@@ -73,13 +73,18 @@ impl WriteHook for Rows {
             tx.set(&key, change.after.rev.to_string().as_bytes());
         }
         let line = format!(
-            "{} {} + {} = {} {}{}",
+            "{} {} + {} = {} {}{}{}",
             change.id,
             before.as_deref().unwrap_or("-"),
             change.written.rev,
             change.after.rev,
             change.after.body,
             if change.winner_changed() { "" } else { " same" },
+            if change.adds_conflict {
+                " conflict"
+            } else {
+                ""
+            },
         );
         self.told.lock().unwrap().push(line);
         Ok(())
@@ -114,7 +119,7 @@ pub(crate) async fn a_hook_sees_both_winners(fixture: Fixture) {
     );
     assert_eq!(
         replicate(&["2-b", "1-a"], r#"{"x":"b"}"#).await,
-        r#"a 2-c + 2-b = 2-c {"x":"c"} same"#
+        r#"a 2-c + 2-b = 2-c {"x":"c"} same conflict"#
     );
     let deleted = docstore
         .delete(db, "a", Some(&rev("2-c")), &hook)
@@ -213,7 +218,7 @@ pub(crate) async fn a_hook_writes_with_the_document(fixture: Fixture) {
         [
             r#"b - + 1-a = 1-a {"x":1}"#,
             r#"b 1-a + 2-b = 2-b {"x":2}"#,
-            r#"b 2-b + 2-a = 2-b {"x":2} same"#
+            r#"b 2-b + 2-a = 2-b {"x":2} same conflict"#
         ]
     );
     fixture.check().await;

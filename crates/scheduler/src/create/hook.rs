@@ -18,6 +18,10 @@ use crate::service::Replications;
 use crate::strip;
 use crate::testing::{self, Bug};
 
+/// A member's branch would bring the document back when an administrator deletes it.
+const CONFLICT: &str =
+    "Only an administrator may add a conflicting revision; update the current one.";
+
 impl Replications {
     /// The hook for writes by `writer`. One hook serves one call of the document store.
     pub fn hook(&self, writer: Writer) -> DocumentHook<'_> {
@@ -161,6 +165,9 @@ impl WriteHook for DocumentHook<'_> {
 
     async fn changed(&self, tx: &Transaction, change: &Change<'_>) -> Result<(), ServiceError> {
         self.check_owner(change.before).await?;
+        if change.adds_conflict && self.writer.is_member() {
+            return Err(ServiceError::Forbidden(CONFLICT));
+        }
         let replications = self.replications;
         let stored = &change.written.body;
         match self.meaning(change.written) {
