@@ -8,10 +8,12 @@ use queue::Queue;
 use rules::deliver::Deliveries;
 use rules::rule::{Listeners, Rules};
 use scheduler::Replications;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::Error;
 use crate::auth::authenticator::Authenticator;
+use crate::call::MEMORY_UNIT_BYTES;
 use crate::forwarded::Proxies;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -50,6 +52,16 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn docs(&self) -> &DocStore {
         self.replications.docs()
+    }
+
+    /// Reserves memory for what becomes of a body, or tells the client to retry.
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Error> {
+        if bytes > self.options.bodies_bytes_max {
+            return Err(Error::too_large("the request entity is too large"));
+        }
+        let units = u32::try_from(bytes.div_ceil(MEMORY_UNIT_BYTES)).unwrap_or(u32::MAX);
+        Semaphore::try_acquire_many_owned(Arc::clone(&self.body_memory), units)
+            .map_err(|_| Error::busy("Too many large requests at a time."))
     }
 
     pub(crate) fn now_s(&self) -> u64 {

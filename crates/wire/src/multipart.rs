@@ -10,6 +10,8 @@ use crate::header::{parameter, unquote};
 
 /// Maximum size of one part's headers.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// The most parts of a whole body: each takes more memory than its bytes in the body.
+const PARTS_MAX: usize = 10_000;
 /// RFC 2046 allows 70; the parser retains as many bytes at the end of a chunk.
 const BOUNDARY_BYTES_MAX: usize = 200;
 
@@ -23,6 +25,8 @@ pub enum Malformed {
     BadBoundary,
     #[error("missing closing boundary")]
     Truncated,
+    #[error("the body has more than {PARTS_MAX} parts")]
+    TooManyParts,
 }
 
 /// The headers of a part that replication needs.
@@ -253,6 +257,7 @@ pub fn split(body: &Bytes, boundary: &str) -> Result<Vec<(Part, Bytes)>, Malform
     let mut parts: Vec<(Part, Bytes)> = Vec::new();
     loop {
         match parser.next_event()? {
+            Event::Part(_) if parts.len() == PARTS_MAX => return Err(Malformed::TooManyParts),
             Event::Part(part) => parts.push((part, Bytes::new())),
             // The content is one piece, since the parser has the whole body.
             Event::Data(data) => parts.last_mut().expect("data follows a part").1 = data,

@@ -2,21 +2,25 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use axum::body::Body;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use docstore::Opened as Found;
+use document::offload::blocking;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
-use wire::gzip::{GzipError, gunzip};
+use tokio::sync::OwnedSemaphorePermit;
+use wire::gzip::Gunzip;
 use wire::multipart;
 
 use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
+use crate::state::Shared;
 
 /// One revision per part.
 pub(crate) fn mixed(boundary: &str, found: impl Iterator<Item = Found>) -> Reply {
@@ -43,17 +47,25 @@ pub(crate) fn mixed(boundary: &str, found: impl Iterator<Item = Found>) -> Reply
 
 /// A document with its attachments, as one JSON text.
 pub(crate) async fn document(call: &mut Call) -> Result<String, Error> {
-    let malformed =
-        |problem: &str| Error::bad_request(format!("Invalid multipart body: {problem}."));
     let kind = call.header(&CONTENT_TYPE).unwrap_or_default();
     let boundary = multipart::boundary(kind).ok_or_else(|| malformed("no boundary"))?;
-    let bytes_max = call.options().request_bytes_max;
     let body = call.body().await?;
-    let parts =
-        multipart::split(&body, &boundary).map_err(|error| malformed(&error.to_string()))?;
+    let shared = Arc::clone(&call.shared);
+    // A few kilobytes can decompress to a large document.
+    blocking(move || assemble(&shared, &body, &boundary)).await
+}
+
+/// The document in a whole body. Reserves memory for everything that the body becomes.
+fn assemble(shared: &Shared, body: &Bytes, boundary: &str) -> Result<String, Error> {
+    let parts = multipart::split(body, boundary).map_err(|error| malformed(&error.to_string()))?;
     let mut parts = parts.into_iter();
     let (_, first) = parts.next().ok_or_else(|| malformed("no document"))?;
     let text = std::str::from_utf8(&first).map_err(|_| Error::not_json())?;
+    let mut unzip = Unzip {
+        shared,
+        left: shared.options.request_bytes_max,
+        memory: shared.reserve(0)?,
+    };
     let mut contents = Vec::new();
     let mut named = HashMap::new();
     for (part, content) in parts {
@@ -61,19 +73,46 @@ pub(crate) async fn document(call: &mut Call) -> Result<String, Error> {
             named.insert(name.to_owned(), contents.len());
         }
         contents.push(match part.content_encoding.as_str() {
-            "gzip" => unzip(content, bytes_max)?,
+            "gzip" => unzip.part(content)?,
             _ => content,
         });
     }
+    let encoded = |content: &Bytes| content.len().div_ceil(3) * 4;
+    // There are two copies, and a content may be used twice: by its name and by its position.
+    let _memory = shared.reserve(4 * contents.iter().map(encoded).sum::<usize>())?;
     fill_in(text, &contents, &named)
 }
 
-fn unzip(packed: Bytes, bytes_max: usize) -> Result<Bytes, Error> {
-    match gunzip(packed, bytes_max) {
-        Ok(plain) => Ok(plain.into()),
-        Err(GzipError::TooLarge(_)) => Err(Error::too_large("the request entity is too large")),
-        Err(GzipError::Damaged(_)) => {
-            Err(Error::bad_request("An attachment is not properly gzipped."))
+fn malformed(problem: &str) -> Error {
+    Error::bad_request(format!("Invalid multipart body: {problem}."))
+}
+
+/// Decompresses the parts of a body.
+struct Unzip<'a> {
+    shared: &'a Shared,
+    /// What all further parts together may become.
+    left: usize,
+    memory: OwnedSemaphorePermit,
+}
+
+impl Unzip<'_> {
+    fn part(&mut self, packed: Bytes) -> Result<Bytes, Error> {
+        let damaged = |_| Error::bad_request("An attachment is not properly gzipped.");
+        let mut gunzip = Gunzip::default();
+        let mut plain = Vec::new();
+        gunzip.feed(packed);
+        loop {
+            let (chunk, is_last) = match gunzip.next_chunk().map_err(damaged)? {
+                Some(chunk) => (chunk, false),
+                None => (gunzip.finish().map_err(damaged)?.unwrap_or_default(), true),
+            };
+            let left = self.left.checked_sub(chunk.len());
+            self.left = left.ok_or_else(|| Error::too_large("the request entity is too large"))?;
+            self.memory.merge(self.shared.reserve(chunk.len())?);
+            plain.extend_from_slice(&chunk);
+            if is_last {
+                return Ok(plain.into());
+            }
         }
     }
 }
@@ -119,7 +158,7 @@ fn fill_in(
                 }
                 *attachment = sent;
             }
-            filled.push_str(&attachments.to_string());
+            let _ = write!(filled, "{attachments}");
         } else {
             filled.push_str(value.get());
         }

@@ -25,6 +25,7 @@ mod jobs;
 mod limits;
 mod listing;
 mod model;
+mod multipart;
 mod openapi;
 mod owners;
 mod privileges;

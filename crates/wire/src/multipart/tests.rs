@@ -120,6 +120,9 @@ fn whole_bodies() {
         assert_eq!(split(&cut, "z"), Err(Malformed::Truncated), "{end}");
     }
     assert_eq!(split(&Bytes::from_static(b"--z--"), "z").unwrap().len(), 0);
+    let parts = |count: usize| Bytes::from(format!("{}--z--", "--z\r\n\r\n\r\n".repeat(count)));
+    assert_eq!(split(&parts(10_000), "z").unwrap().len(), 10_000);
+    assert_eq!(split(&parts(10_001), "z"), Err(Malformed::TooManyParts));
 }
 
 #[test]
