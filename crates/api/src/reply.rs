@@ -59,9 +59,20 @@ impl Pieces {
     }
 }
 
-/// 200, with JSON that `write` sends in pieces. An error before the first piece is returned; a later one breaks off the
-/// response.
+/// 200, with JSON that `write` sends in pieces.
 pub(crate) async fn json_pieces<F>(write: impl FnOnce(Pieces) -> F) -> Result<Reply, Error>
+where
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    pieces("application/json", write).await
+}
+
+/// 200, with a body that `write` sends in pieces. An error before the first piece is returned; a later one breaks off the
+/// response.
+pub(crate) async fn pieces<F>(
+    content_type: &'static str,
+    write: impl FnOnce(Pieces) -> F,
+) -> Result<Reply, Error>
 where
     F: Future<Output = Result<(), Error>> + Send + 'static,
 {
@@ -72,10 +83,10 @@ where
     let mut all = streams::select(pieces, failure).boxed();
     let first = all.try_next().await?.unwrap_or_default();
     Ok(match all.next().now_or_never() {
-        Some(None) => body(StatusCode::OK, "application/json", Body::from(first)),
+        Some(None) => body(StatusCode::OK, content_type, Body::from(first)),
         second => {
             let begin = streams::iter([Some(Ok(first)), second.flatten()].into_iter().flatten());
-            stream("application/json", begin.chain(all))
+            stream(content_type, begin.chain(all))
         }
     })
 }

@@ -31,7 +31,7 @@
 //! |---|---|
 //! | databases | [`DocStore::create`], [`open`](DocStore::open), [`delete_database`](DocStore::delete_database) and [`sweep`](DocStore::sweep), [`databases_page`](DocStore::databases_page), [`info`](DocStore::info), [`security`](DocStore::security), [`revs_limit`](DocStore::revs_limit) |
 //! | writing | [`put`](DocStore::put), [`delete`](DocStore::delete), [`bulk_docs`](DocStore::bulk_docs), of [`Edit`]s, `_local` ones among them |
-//! | reading | [`get`](DocStore::get), [`get_rev`](DocStore::get_rev), [`open_revs`](DocStore::open_revs), [`bulk_get_page`](DocStore::bulk_get_page), [`revs_diff`](DocStore::revs_diff), [`local_doc`](DocStore::local_doc) |
+//! | reading | [`get`](DocStore::get), [`get_rev`](DocStore::get_rev), [`open_revs_page`](DocStore::open_revs_page), [`bulk_get_page`](DocStore::bulk_get_page), [`revs_diff`](DocStore::revs_diff), [`local_doc`](DocStore::local_doc) |
 //! | listing | [`all_docs_page`](DocStore::all_docs_page), [`all_docs_counts`](DocStore::all_docs_counts), [`find_page`](DocStore::find_page) |
 //! | changes | [`changes_page`](DocStore::changes_page), [`changes_pending`](DocStore::changes_pending), [`listen`](DocStore::listen) |
 //!
@@ -78,7 +78,7 @@ pub use find::{Fields, FindPage, FindQuery};
 pub use hook::{Change, NoHook, WriteHook};
 pub use names::{Db, DbName, InstanceId, NotAnInstanceId};
 pub use range::{IdPage, IdRange};
-pub use read::{Attachments, BulkGet, OpenRevs, Opened, ReadOptions, RevsDiff};
+pub use read::{Attachments, BulkGet, OpenRevs, Opened, OpenedPage, ReadOptions, RevsDiff};
 pub use rewrite::Rewritten;
 pub use seq::{Seq, Since};
 pub use shown::{Attachment, Document, Meta};

@@ -1,5 +1,7 @@
 //! Reading documents by id.
 
+use std::collections::HashSet;
+
 use document::rev::{Rev, Revisions};
 use document::revtree::{Node, RevTree};
 use futures::future::try_join_all;
@@ -50,6 +52,8 @@ pub enum Attachments {
     #[default]
     Stubs,
     All,
+    /// The one with this name.
+    Named(String),
     /// Those that are newer than the newest ancestor among these revisions.
     Since(Vec<Rev>),
 }
@@ -63,6 +67,13 @@ pub enum OpenRevs {
 
 /// A revision, or its id if it is unknown or has no body.
 pub type Opened = Result<Document, Rev>;
+
+/// Some revisions of a document, and those to open next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenedPage {
+    pub found: Vec<Opened>,
+    pub rest: Vec<Rev>,
+}
 
 /// One request of a `_bulk_get`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,16 +125,12 @@ impl DocStore {
         options: &ReadOptions,
     ) -> Result<Document> {
         let get = |tx: Transaction| async move {
-            let tx = &tx;
+            let record = self.record_in(&tx, db, id).await?;
             let revs = OpenRevs::These(vec![rev.clone()]);
-            let opened = self
-                .open_revs_in(tx, db, id, &revs, latest, options)
-                .await?;
+            let (nodes, _) = choose(&record.tree, &revs, latest);
             // With several leaves as descendants, the winner among them is the last.
-            match opened.into_iter().next_back() {
-                Some(Ok(document)) => Ok(document),
-                _ => Err(Error::Missing),
-            }
+            let node = nodes.into_iter().next_back().ok_or(Error::Missing)?;
+            read_leaf(&tx, db, id, &record.tree, node, options).await
         };
         self.0.store.transact("read_revision", get).await
     }
@@ -136,36 +143,42 @@ impl DocStore {
         revs: &OpenRevs,
         latest: bool,
         options: &ReadOptions,
-    ) -> Result<Vec<Opened>> {
+    ) -> Result<OpenedPage> {
         let record = self.record_in(tx, db, id).await?;
         let (nodes, missing) = choose(&record.tree, revs, latest);
-        let read =
-            (nodes.into_iter()).map(|node| read_leaf(tx, db, id, &record.tree, node, options));
-        let found = try_join_all(read).await?;
-        let missing = missing.into_iter().map(Err);
-        Ok(found.into_iter().map(Ok).chain(missing).collect())
+        let (nodes, later) = nodes.split_at(fitting(&record.tree, &nodes, options)?);
+        let read = (nodes.iter()).map(|node| read_leaf(tx, db, id, &record.tree, *node, options));
+        let mut found: Vec<_> = try_join_all(read).await?.into_iter().map(Ok).collect();
+        let mut rest: Vec<_> = later.iter().map(|node| node.rev.clone()).collect();
+        if rest.is_empty() {
+            found.extend(missing.into_iter().map(Err));
+        } else {
+            rest.extend(missing);
+        }
+        Ok(OpenedPage { found, rest })
     }
 
-    /// Reads revisions of a document, or with `latest` the leaves that descend from them.
-    pub async fn open_revs(
+    /// Reads revisions of a document, or with `latest` the leaves that descend from them: at least the first, and as
+    /// many as fit into a page.
+    pub async fn open_revs_page(
         &self,
         db: &Db,
         id: &str,
         revs: &OpenRevs,
         latest: bool,
         options: &ReadOptions,
-    ) -> Result<Vec<Opened>> {
+    ) -> Result<OpenedPage> {
         let open = |tx| async move { self.open_revs_in(&tx, db, id, revs, latest, options).await };
         self.0.store.transact("open_revisions", open).await
     }
 
-    /// Answers at least the first of `requests`, and as many as fit into a page.
+    /// Answers at least the first of `requests`, and as many as fit into a page. The last answer may have a rest.
     pub async fn bulk_get_page(
         &self,
         db: &Db,
         requests: &[BulkGet],
         latest: bool,
-    ) -> Result<Vec<Vec<Opened>>> {
+    ) -> Result<Vec<OpenedPage>> {
         let get = |tx: Transaction| async move {
             let tx = &tx;
             let mut answers = Vec::new();
@@ -174,9 +187,11 @@ impl DocStore {
                 for request in batch {
                     let BulkGet { id, revs, options } = request;
                     let opened = self.open_revs_in(tx, db, id, revs, latest, options).await?;
-                    bytes += opened.iter().flatten().map(Document::bytes).sum::<usize>();
+                    let found = opened.found.iter().flatten();
+                    bytes += found.map(Document::bytes).sum::<usize>();
+                    let is_full = bytes >= PAGE_BYTES || !opened.rest.is_empty();
                     answers.push(opened);
-                    if bytes >= PAGE_BYTES {
+                    if is_full {
                         return Ok(answers);
                     }
                 }
@@ -271,7 +286,8 @@ fn choose<'a>(
         OpenRevs::These(revs) => {
             let mut nodes = Vec::new();
             let mut missing = Vec::new();
-            for rev in revs {
+            let mut seen = HashSet::new();
+            for rev in revs.iter().filter(|rev| seen.insert(*rev)) {
                 match tree.get(rev).filter(|node| node.value.is_some()) {
                     Some(node) => nodes.push(node),
                     None => missing.push(rev.clone()),
@@ -280,6 +296,25 @@ fn choose<'a>(
             (nodes, missing)
         }
     }
+}
+
+/// How many of the leaves fit into a page: at least one.
+fn fitting(tree: &RevTree<Leaf>, nodes: &[Node<'_, Leaf>], options: &ReadOptions) -> Result<usize> {
+    let mut bytes = 0;
+    for (count, node) in nodes.iter().enumerate() {
+        if bytes >= PAGE_BYTES as u64 || count == 10 * BATCH {
+            return Ok(count);
+        }
+        let leaf = leaf(*node)?;
+        bytes += leaf.bytes;
+        if options.attachments != Attachments::Stubs {
+            bytes += leaf.attachments.iter().map(|row| row.bytes).sum::<u64>();
+        }
+        if options.revs {
+            bytes += 24 * node.rev.generation.min(tree.len() as u64);
+        }
+    }
+    Ok(nodes.len())
 }
 
 /// Reads a leaf, with the options that apply to any revision.
@@ -296,12 +331,14 @@ async fn read_leaf(
     let mut document = record::document(id, node.rev, node.deleted, leaf, body);
     let revisions = tree.revisions(node.rev);
     let after = match &options.attachments {
-        Attachments::Stubs => u64::MAX,
+        Attachments::Stubs | Attachments::Named(_) => u64::MAX,
         Attachments::All => 0,
         Attachments::Since(revs) => (revisions.as_ref()).map_or(0, |known| newest(known, revs)),
     };
     for (attachment, row) in document.attachments.iter_mut().zip(&leaf.attachments) {
-        if row.revpos > after || after == 0 {
+        let is_named =
+            matches!(&options.attachments, Attachments::Named(name) if *name == row.name);
+        if is_named || row.revpos > after || after == 0 {
             let data = record::attachment(tx, db, id, row.part, row.bytes).await?;
             attachment.data = Some(data);
         }

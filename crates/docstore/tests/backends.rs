@@ -38,7 +38,8 @@ testkit::on_every_backend! {
     attachments: attachments_come_back, stubs_stand_for_what_is_there, attachments_go_with_their_revisions,
         newer_attachments_can_be_asked_for, what_is_no_attachment_is_refused;
     replication: histories_merge, the_winner_is_the_same_everywhere, deleting_the_winner_uncovers_another,
-        missing_revisions_are_told, revisions_are_opened, many_requests_are_answered_in_pages;
+        missing_revisions_are_told, revisions_are_opened, many_revisions_are_opened_in_pages,
+        many_requests_are_answered_in_pages;
     local_docs: local_documents_count_their_writes, local_documents_are_in_no_listing;
     listing: ids_are_in_order, bounds_hold, pages_are_resumed, keys_are_answered_in_their_order,
         listed_documents_are_bounded_in_bytes, offsets_are_counted, ids_are_bytes;

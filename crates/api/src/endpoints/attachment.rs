@@ -39,7 +39,7 @@ pub(crate) async fn attachment(
 
 async fn read(call: &Call, opened: &Opened, id: &str, name: &str) -> Result<Reply, Error> {
     let options = ReadOptions {
-        attachments: Attachments::All,
+        attachments: Attachments::Named(name.to_owned()),
         ..ReadOptions::default()
     };
     let docs = call.docs();

@@ -168,7 +168,19 @@ pub(crate) async fn bulk_get(call: &mut Call, opened: &Opened) -> Result<Reply, 
                 page.push_str("{\"id\":");
                 document::doc::push_string(&mut page, &asked.id);
                 page.push_str(",\"docs\":[");
-                push(&reading, &mut page, asked, found);
+                push(&reading, &mut page, asked, found.found);
+                let mut rest = found.rest;
+                while !rest.is_empty() {
+                    pieces.send(std::mem::take(&mut page)).await;
+                    let (id, options) = (&asked.id, &asked.options);
+                    let next = reading
+                        .docs()
+                        .open_revs_page(reading.db(), id, &OpenRevs::These(rest), latest, options)
+                        .await?;
+                    page.push(',');
+                    push(&reading, &mut page, asked, next.found);
+                    rest = next.rest;
+                }
                 page.push_str("]}");
             }
             pieces.send(std::mem::take(&mut page)).await;

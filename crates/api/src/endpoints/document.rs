@@ -1,9 +1,10 @@
 //! Single documents: `/{db}/{docid}`, and `POST /{db}` for documents without an id.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use docstore::{Attachments, EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
-use http::header::{IF_MATCH, IF_NONE_MATCH};
+use http::header::{CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
 use http::{Method, StatusCode};
 use serde_json::json;
 
@@ -14,7 +15,7 @@ use super::writing::{Writing, edit};
 use crate::Error;
 use crate::access::Opened;
 use crate::call::Call;
-use crate::reply::{self, Reply};
+use crate::reply::{self, Pieces, Reply};
 
 pub(crate) async fn document(call: &mut Call, opened: &Opened, id: &str) -> Result<Reply, Error> {
     match call.method {
@@ -96,21 +97,53 @@ async fn open_revs(
         // As in CouchDB, whose replicator relies on it: the reader has the attachments that are stubs.
         options.attachments = Attachments::All;
     }
-    let found = reading
+    let mut opened = reading
         .docs()
-        .open_revs(reading.db(), id, &revs, latest, &options)
+        .open_revs_page(reading.db(), id, &revs, latest, &options)
         .await?;
-    if found.is_empty() && revs == OpenRevs::All {
+    if opened.found.is_empty() && revs == OpenRevs::All {
         return Err(Error::not_found("missing"));
     }
-    let found = found
-        .into_iter()
-        .map(|found| found.map(|stored| reading.view(stored)));
-    if in_parts {
-        return Ok(multipart::mixed(&uuid(&call.shared), found));
+    let boundary = uuid(&call.shared);
+    let kind = format!("multipart/mixed; boundary=\"{boundary}\"");
+    let (reading, id) = (reading.clone(), id.to_owned());
+    let write = |mut pieces: Pieces| async move {
+        let mut page = String::from(if in_parts { "" } else { "[" });
+        let mut separator = "";
+        loop {
+            for found in opened.found {
+                let found = found.map(|stored| reading.view(stored));
+                if in_parts {
+                    multipart::push(&mut page, &boundary, &found);
+                } else {
+                    page.push_str(std::mem::replace(&mut separator, ","));
+                    page.push_str(&row(&found));
+                }
+            }
+            if opened.rest.is_empty() {
+                break;
+            }
+            pieces.send(std::mem::take(&mut page)).await;
+            let rest = OpenRevs::These(opened.rest);
+            opened = reading
+                .docs()
+                .open_revs_page(reading.db(), &id, &rest, latest, &options)
+                .await?;
+        }
+        if in_parts {
+            let _ = write!(page, "--{boundary}--");
+        } else {
+            page.push_str("]\n");
+        }
+        pieces.send(page).await;
+        Ok::<_, Error>(())
+    };
+    if !in_parts {
+        return reply::json_pieces(write).await;
     }
-    let rows: Vec<_> = found.map(|found| row(&found)).collect();
-    Ok(reply::text(StatusCode::OK, format!("[{}]", rows.join(","))))
+    let mut reply = reply::pieces("multipart/mixed", write).await?;
+    reply::set(&mut reply, CONTENT_TYPE, &kind);
+    Ok(reply)
 }
 
 fn row(found: &Found) -> String {

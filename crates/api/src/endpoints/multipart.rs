@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use axum::body::Body;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use docstore::Opened as Found;
 use document::offload::blocking;
-use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,30 +17,21 @@ use wire::multipart;
 
 use crate::Error;
 use crate::call::Call;
-use crate::reply::{self, Reply};
 use crate::state::Shared;
 
-/// One revision per part.
-pub(crate) fn mixed(boundary: &str, found: impl Iterator<Item = Found>) -> Reply {
-    let mut text = String::new();
-    for found in found {
-        let (kind, json) = match &found {
-            Ok(document) => ("application/json", document.to_json()),
-            Err(rev) => {
-                let missing = json!({"missing": rev.to_string()}).to_string();
-                ("application/json; error=\"true\"", missing)
-            }
-        };
-        let _ = write!(
-            text,
-            "--{boundary}\r\nContent-Type: {kind}\r\n\r\n{json}\r\n"
-        );
-    }
-    let _ = write!(text, "--{boundary}--");
-    let mut reply = reply::body(StatusCode::OK, "multipart/mixed", Body::from(text));
-    let kind = format!("multipart/mixed; boundary=\"{boundary}\"");
-    reply::set(&mut reply, CONTENT_TYPE, &kind);
-    reply
+/// Appends a revision as a part.
+pub(crate) fn push(page: &mut String, boundary: &str, found: &Found) {
+    let (kind, json) = match found {
+        Ok(document) => ("application/json", document.to_json()),
+        Err(rev) => {
+            let missing = json!({"missing": rev.to_string()}).to_string();
+            ("application/json; error=\"true\"", missing)
+        }
+    };
+    let _ = write!(
+        page,
+        "--{boundary}\r\nContent-Type: {kind}\r\n\r\n{json}\r\n"
+    );
 }
 
 /// A document with its attachments, as one JSON text.

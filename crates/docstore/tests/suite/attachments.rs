@@ -40,6 +40,8 @@ pub(crate) async fn attachments_come_back(fixture: Fixture) {
     );
     let all = read(&fixture, Attachments::All).await;
     assert_eq!(bytes(&all), [Some(&b"hi"[..]), Some(&[0, 1, 2])]);
+    let one = read(&fixture, Attachments::Named("b".to_owned())).await;
+    assert_eq!(bytes(&one), [None, Some(&[0, 1, 2][..])]);
     // What one replica tells, another takes.
     let edit = Edit::new("y", Doc::parse(&all.to_json()).unwrap()).unwrap();
     let copy = fixture

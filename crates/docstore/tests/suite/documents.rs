@@ -307,10 +307,8 @@ pub(crate) async fn answers_are_in_order(fixture: Fixture) {
         .unwrap();
     assert!(written.iter().all(Result::is_ok));
     let options = ReadOptions::default();
-    let opened = fixture
-        .docstore
-        .open_revs(&fixture.db, "e", &OpenRevs::All, false, &options);
-    assert_eq!(opened.await.unwrap().len(), 2);
+    let opened = fixture.open_revs("e", &OpenRevs::All, false, &options);
+    assert_eq!(opened.await.len(), 2);
     fixture.check().await;
 }
 
@@ -398,10 +396,8 @@ pub(crate) async fn rewriting_bodies_changes_nothing_else(fixture: Fixture) {
     assert_eq!(fixture.get("b").await.unwrap().body, r#"{"x":"kept"}"#);
     let options = ReadOptions::default();
     let open = async |id: &str, revs| {
-        let opened = fixture
-            .docstore
-            .open_revs(&fixture.db, id, &revs, false, &options);
-        let leaves = opened.await.unwrap().into_iter();
+        let opened = fixture.open_revs(id, &revs, false, &options);
+        let leaves = opened.await.into_iter();
         leaves.map(|leaf| leaf.unwrap().body).collect::<Vec<_>>()
     };
     let mut leaves = open("c", OpenRevs::All).await;

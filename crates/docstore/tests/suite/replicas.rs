@@ -174,10 +174,7 @@ impl World {
         let mut edits = Vec::new();
         for diff in diffs {
             let revs = OpenRevs::These(diff.missing);
-            let opened = (source.docstore)
-                .open_revs(&source.db, &diff.id, &revs, true, &options)
-                .await
-                .unwrap();
+            let opened = source.open_revs(&diff.id, &revs, true, &options).await;
             for document in opened {
                 let document = document.unwrap();
                 let tree = self.models[to].entry(document.id.clone()).or_default();
@@ -204,7 +201,7 @@ impl World {
         &self,
         replica: usize,
     ) -> BTreeMap<String, Vec<(Rev, bool, String, Revisions)>> {
-        let Fixture { docstore, db, .. } = &self.replicas[replica];
+        let fixture = &self.replicas[replica];
         let options = ReadOptions {
             revs: true,
             ..ReadOptions::default()
@@ -212,8 +209,8 @@ impl World {
         let mut contents = BTreeMap::new();
         for number in 0..DOCUMENTS {
             let id = format!("d{number}");
-            let opened = docstore.open_revs(db, &id, &OpenRevs::All, false, &options);
-            let leaves = opened.await.unwrap().into_iter().map(|leaf| {
+            let opened = fixture.open_revs(&id, &OpenRevs::All, false, &options);
+            let leaves = opened.await.into_iter().map(|leaf| {
                 let leaf = leaf.unwrap();
                 (
                     leaf.rev,

@@ -1,15 +1,15 @@
 //! Revisions that come from elsewhere, and what replicators ask for.
 
-use docstore::{BulkGet, EditMode, Error, NoHook, OpenRevs, ReadOptions, Rev, RevsDiff};
+use docstore::{
+    BulkGet, EditMode, Error, NoHook, OpenRevs, OpenedPage, ReadOptions, Rev, RevsDiff,
+};
 
 use super::support::{Fixture, edit, replicated, rev};
 
 async fn leaves(fixture: &Fixture, id: &str) -> Vec<String> {
     let options = ReadOptions::default();
-    let opened = fixture
-        .docstore
-        .open_revs(&fixture.db, id, &OpenRevs::All, false, &options);
-    let opened = opened.await.unwrap().into_iter();
+    let opened = fixture.open_revs(id, &OpenRevs::All, false, &options);
+    let opened = opened.await.into_iter();
     opened.map(|leaf| leaf.unwrap().rev.to_string()).collect()
 }
 
@@ -119,10 +119,8 @@ pub(crate) async fn revisions_are_opened(fixture: Fixture) {
             revs: true,
             ..ReadOptions::default()
         };
-        let opened = fixture
-            .docstore
-            .open_revs(&fixture.db, "a", &revs, latest, &options);
-        let opened = opened.await.unwrap().into_iter();
+        let opened = fixture.open_revs("a", &revs, latest, &options);
+        let opened = opened.await.into_iter();
         let told = opened.map(|opened| match opened {
             Ok(document) => document.rev.to_string(),
             Err(missing) => format!("no {missing}"),
@@ -135,16 +133,53 @@ pub(crate) async fn revisions_are_opened(fixture: Fixture) {
     );
     assert_eq!(open(&["1-a", "9-z"], true).await, ["3-c", "3-d", "no 9-z"]);
     assert_eq!(open(&["3-c"], true).await, ["3-c"]);
+    // Each once, however often it is named.
+    let twice = ["3-d", "9-z", "3-d", "9-z"];
+    assert_eq!(open(&twice, false).await, ["3-d", "no 9-z"]);
     let options = ReadOptions::default();
-    let none = fixture
-        .docstore
-        .open_revs(&fixture.db, "none", &OpenRevs::All, false, &options);
-    assert_eq!(none.await.unwrap(), []);
+    let none = fixture.open_revs("none", &OpenRevs::All, false, &options);
+    assert_eq!(none.await, []);
     let latest = fixture
         .docstore
         .get_rev(&fixture.db, "a", &rev("2-b"), true, &options)
         .await;
     assert_eq!(latest.unwrap().rev, rev("3-d"));
+}
+
+pub(crate) async fn many_revisions_are_opened_in_pages(fixture: Fixture) {
+    let body = format!(r#"{{"a":"{}"}}"#, "x".repeat(400_000));
+    for leaf in ["1-a", "1-b", "1-c", "1-d", "1-e"] {
+        fixture.replicate("a", &[leaf], &body).await;
+    }
+    let Fixture { docstore, db, .. } = &fixture;
+    let options = ReadOptions::default();
+    let first = docstore.open_revs_page(db, "a", &OpenRevs::All, false, &options);
+    let first = first.await.unwrap();
+    let found: Vec<_> = first
+        .found
+        .into_iter()
+        .map(|leaf| leaf.unwrap().rev)
+        .collect();
+    assert_eq!(found, [rev("1-e"), rev("1-d"), rev("1-c")]);
+    assert_eq!(first.rest, [rev("1-b"), rev("1-a")]);
+    let named = OpenRevs::These(["9-z", "1-a", "1-b", "1-c", "1-d"].map(rev).to_vec());
+    let first = docstore.open_revs_page(db, "a", &named, false, &options);
+    let first = first.await.unwrap();
+    assert_eq!(first.found.len(), 3);
+    assert_eq!(first.rest, [rev("1-d"), rev("9-z")]);
+    let all = fixture.open_revs("a", &named, false, &options).await;
+    assert_eq!((all.len(), &all[4]), (5, &Err(rev("9-z"))));
+    let request = |id: &str| BulkGet {
+        id: id.to_owned(),
+        revs: OpenRevs::All,
+        options: ReadOptions::default(),
+    };
+    let requests = [request("none"), request("a"), request("b")];
+    let page = docstore.bulk_get_page(db, &requests, false).await.unwrap();
+    let counts: Vec<_> = (page.iter())
+        .map(|answer| (answer.found.len(), answer.rest.len()))
+        .collect();
+    assert_eq!(counts, [(0, 0), (3, 2)]);
 }
 
 pub(crate) async fn many_requests_are_answered_in_pages(fixture: Fixture) {
@@ -189,13 +224,13 @@ pub(crate) async fn many_requests_are_answered_in_pages(fixture: Fixture) {
         (3..=4).contains(&pages),
         "three megabytes came in {pages} pages"
     );
-    assert_eq!(answers[7], []);
+    assert_eq!(answers[7], OpenedPage::default());
     for (request, answer) in requests
         .iter()
         .zip(&answers)
         .filter(|(request, _)| request.id != "none")
     {
-        assert_eq!(answer[0].as_ref().unwrap().id, request.id);
+        assert_eq!(answer.found[0].as_ref().unwrap().id, request.id);
     }
     let empty = fixture
         .docstore

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use docstore::{
     AllDocsQuery, AllDocsRow, ChangeRow, ChangesQuery, Db, DocStore, Document, Edit, EditMode,
-    Error, InstanceId, NoHook, OpenRevs, Options, ReadOptions, Rev, Seq,
+    Error, InstanceId, NoHook, OpenRevs, Opened, Options, ReadOptions, Rev, Seq,
 };
 use document::doc::Doc;
 use store::{KeyRange, Store};
@@ -97,6 +97,30 @@ impl Fixture {
         }
     }
 
+    /// Opens revisions of a document, in as many pages as it takes.
+    pub(crate) async fn open_revs(
+        &self,
+        id: &str,
+        revs: &OpenRevs,
+        latest: bool,
+        options: &ReadOptions,
+    ) -> Vec<Opened> {
+        let mut opened = Vec::new();
+        let mut revs = revs.clone();
+        loop {
+            let page = self
+                .docstore
+                .open_revs_page(&self.db, id, &revs, latest, options)
+                .await
+                .unwrap();
+            opened.extend(page.found);
+            if page.rest.is_empty() {
+                return opened;
+            }
+            revs = OpenRevs::These(page.rest);
+        }
+    }
+
     /// Counts again what the database counts, and looks whether its parts agree.
     pub(crate) async fn check(&self) {
         let info = self.docstore.info(&self.db).await.unwrap();
@@ -119,10 +143,8 @@ impl Fixture {
         for row in &changes {
             let options = ReadOptions::default();
             let leaves = self
-                .docstore
-                .open_revs(&self.db, &row.id, &OpenRevs::All, false, &options)
-                .await
-                .unwrap();
+                .open_revs(&row.id, &OpenRevs::All, false, &options)
+                .await;
             for leaf in leaves {
                 let leaf = leaf.unwrap();
                 bytes += leaf.body.len() as u64;
