@@ -19,8 +19,9 @@ const REV_ID_BYTES_MAX: usize = 1000;
 const GENERATION_MAX: u64 = u64::MAX / 2;
 /// The most ancestors of a revision that are stored.
 const ANCESTORS_MAX: usize = 20_000;
-/// The most bytes of new attachments in a document: they and the body are written in one transaction.
-const ATTACHMENTS_BYTES_MAX: usize = 8_000_000;
+/// The most bytes of attachments in a document. New ones and the body are written in one transaction, and all of them may
+/// be read at once.
+pub(crate) const ATTACHMENTS_BYTES_MAX: usize = 8_000_000;
 /// The most bytes of a document with its new attachments.
 const EDIT_BYTES_MAX: usize = 9_000_000;
 

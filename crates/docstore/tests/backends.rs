@@ -35,8 +35,8 @@ testkit::on_every_backend! {
         history_is_told, old_history_is_forgotten, an_edit_of_a_conflict_is_none,
         a_sealed_body_keeps_its_name, answers_are_in_order, several_writes_meet_in_one_transaction,
         rewriting_bodies_changes_nothing_else, rewriting_bodies_is_bounded;
-    attachments: attachments_come_back, stubs_stand_for_what_is_there, attachments_go_with_their_revisions,
-        newer_attachments_can_be_asked_for, what_is_no_attachment_is_refused;
+    attachments: attachments_come_back, stubs_stand_for_what_is_there, stubs_count_towards_the_limit,
+        attachments_go_with_their_revisions, newer_attachments_can_be_asked_for, what_is_no_attachment_is_refused;
     replication: histories_merge, the_winner_is_the_same_everywhere, deleting_the_winner_uncovers_another,
         missing_revisions_are_told, revisions_are_opened, many_revisions_are_opened_in_pages,
         many_requests_are_answered_in_pages;

@@ -5,6 +5,7 @@ use document::revid;
 use document::revtree::{Node, RevTree};
 use md5::{Digest, Md5};
 
+use crate::edit::ATTACHMENTS_BYTES_MAX;
 use crate::rows::{AttachmentRow, Leaf};
 use crate::{Edit, Error, NewAttachment, Result};
 
@@ -34,7 +35,22 @@ pub(super) fn resolve(
                 name: new.name.clone(),
             }),
     };
-    edit.attachments.iter().map(resolve).collect()
+    let attachments: Vec<_> = edit
+        .attachments
+        .iter()
+        .map(resolve)
+        .collect::<Result<_>>()?;
+    let bytes: u64 = attachments.iter().map(|row| row.bytes).sum();
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    if bytes > ATTACHMENTS_BYTES_MAX {
+        return Err(Error::TooLarge {
+            id: edit.id.clone(),
+            what: "attachments",
+            bytes,
+            bytes_max: ATTACHMENTS_BYTES_MAX,
+        });
+    }
+    Ok(attachments)
 }
 
 /// The id of the revision that an edit of `parent` creates.

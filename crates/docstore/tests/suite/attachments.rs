@@ -1,6 +1,8 @@
 //! Attachments within documents.
 
-use docstore::{Attachments, Document, Edit, EditMode, Error, NoHook, ReadOptions, Rev};
+use docstore::{
+    Attachments, Content, Document, Edit, EditMode, Error, NewAttachment, NoHook, ReadOptions, Rev,
+};
 use document::doc::Doc;
 
 use super::support::{Fixture, edit, replicated, rev};
@@ -48,6 +50,41 @@ pub(crate) async fn attachments_come_back(fixture: Fixture) {
         .docstore
         .put(&fixture.db, &edit, EditMode::Replicated, &NoHook);
     assert_eq!(copy.await.unwrap(), first);
+    fixture.check().await;
+}
+
+/// The limit is that of a document, however many writes add its attachments.
+pub(crate) async fn stubs_count_towards_the_limit(fixture: Fixture) {
+    let attach = |name: &str, bytes: usize| NewAttachment {
+        name: name.to_owned(),
+        revpos: None,
+        content: Some(Content {
+            content_type: "text/plain".to_owned(),
+            data: vec![b'x'; bytes].into(),
+        }),
+    };
+    let stub = |name: &str| NewAttachment {
+        content: None,
+        ..attach(name, 0)
+    };
+    let put = async |rev: Option<&Rev>, attachments| {
+        let edit = Edit {
+            attachments,
+            ..edit("x", rev, "{}")
+        };
+        let mode = EditMode::NewEdits;
+        (fixture.docstore)
+            .put(&fixture.db, &edit, mode, &NoHook)
+            .await
+    };
+    let first = put(None, vec![attach("a", 5_000_000)]).await.unwrap();
+    let large = vec![stub("a"), attach("b", 3_000_001)];
+    let refused = put(Some(&first), large).await;
+    assert!(matches!(refused, Err(Error::TooLarge { .. })));
+    let fits = vec![stub("a"), attach("b", 3_000_000)];
+    let second = put(Some(&first), fits).await.unwrap();
+    let both = vec![stub("a"), stub("b")];
+    put(Some(&second), both).await.unwrap();
     fixture.check().await;
 }
 
