@@ -139,6 +139,8 @@ pub struct Loaded {
     pub config: Config,
     /// What was set, without defaults.
     values: BTreeMap<String, toml::Value>,
+    /// Secrets in a configuration file that users outside its group can read.
+    pub exposed: Vec<String>,
 }
 
 impl Loaded {
@@ -172,6 +174,10 @@ impl Sources {
         let mut problems = Vec::new();
         let mut settings = match &self.file {
             Some(path) => file::read(path, &mut problems),
+            None => Vec::new(),
+        };
+        let exposed = match &self.file {
+            Some(path) => file::exposed(path, &settings),
             None => Vec::new(),
         };
         self.read_environment(&mut settings, &mut problems);
@@ -220,7 +226,11 @@ impl Sources {
             problems = config.problems(&origins);
         }
         if problems.is_empty() {
-            Ok(Loaded { config, values })
+            Ok(Loaded {
+                config,
+                values,
+                exposed,
+            })
         } else {
             Err(Refused(problems))
         }

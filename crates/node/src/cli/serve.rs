@@ -153,6 +153,7 @@ pub(crate) async fn run_as(mut flags: Flags, roles: Option<Vec<Role>>) -> anyhow
     {
         tracing::warn!(%error, "the command line still shows a password; use --admin-file");
     }
+    warn_of_exposed(&sources, &loaded);
     let node = start(&mut sources, &mut loaded);
     let node = Box::pin(node).await.context(NotStarted)?;
     Running {
@@ -163,6 +164,15 @@ pub(crate) async fn run_as(mut flags: Flags, roles: Option<Vec<Role>>) -> anyhow
     }
     .until_stopped(node)
     .await
+}
+
+fn warn_of_exposed(sources: &Sources, loaded: &Loaded) {
+    if let Some(file) = &sources.file
+        && !loaded.exposed.is_empty()
+    {
+        let (file, options) = (file.display(), loaded.exposed.join(" "));
+        tracing::warn!(%file, options, "other users can read secrets in the configuration file; run: chmod o= FILE");
+    }
 }
 
 async fn start(sources: &mut Sources, loaded: &mut Loaded) -> anyhow::Result<Node> {
@@ -319,6 +329,7 @@ impl Running {
     async fn take_over(&mut self, node: &Node) -> anyhow::Result<Vec<String>> {
         let mut loaded = self.sources.load()?;
         check(&loaded.config)?;
+        warn_of_exposed(&self.sources, &loaded);
         seal(&mut self.sources, &mut loaded, node.admin_secret()).await?;
         node.apply(&loaded.config).await?;
         self.logs

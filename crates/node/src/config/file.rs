@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use api::auth::password::PasswordHash;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use zeroize::Zeroizing;
@@ -30,6 +31,38 @@ pub(super) fn read(path: &Path, problems: &mut Vec<Problem>) -> Vec<Setting> {
             ));
             Vec::new()
         }
+    }
+}
+
+/// The secrets among the settings of a file, if users outside its group can read it.
+pub(super) fn exposed(path: &Path, settings: &[Setting]) -> Vec<String> {
+    let is_open = std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o004 != 0);
+    let secrets = settings
+        .iter()
+        .filter(|setting| is_open && is_secret(setting));
+    secrets.map(|setting| setting.path.clone()).collect()
+}
+
+fn is_secret(setting: &Setting) -> bool {
+    let path = setting.path.as_str();
+    // Other keys of tokens are public.
+    let is_key = path.starts_with("secrets.") || path.starts_with("jwt_keys.hmac:");
+    let is_password = || {
+        let hash = setting.value.as_str().and_then(PasswordHash::from_config);
+        path.starts_with("admins.") && hash.is_none()
+    };
+    is_key || path == "chttpd_auth.proxy_secrets" || is_password() || has_password(&setting.value)
+}
+
+/// Whether there is a password in a URL.
+fn has_password(value: &toml::Value) -> bool {
+    match value {
+        toml::Value::String(text) => {
+            url::Url::parse(text).is_ok_and(|url| url.password().is_some())
+        }
+        toml::Value::Array(values) => values.iter().any(has_password),
+        toml::Value::Table(values) => values.values().any(has_password),
+        _ => false,
     }
 }
 

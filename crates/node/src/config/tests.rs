@@ -337,3 +337,32 @@ fn administrators_may_have_a_file_of_their_own() {
         assert!(told.contains(says), "{told}");
     }
 }
+
+#[test]
+fn secrets_that_others_can_read_are_found() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let (_directory, sources) = sources(
+        "[admins]\nanna = \"-pbkdf2-ea6c014dc72d6f8ffcd56d1b41a3e8b1d6a2c0f5,salt,2\"\nbert = \"pw\"\n\
+         [chttpd_auth]\nproxy_secrets = [\"0123456789abcdef\"]\n\
+         [jwt_keys]\n\"hmac:a\" = \"MDEyMzQ1Njc4OWFiY2RlZg==\"\n\
+         [secrets.there]\nbasic = {username = \"u\", password = \"pw\"}\norigins = [\"https://a\"]\n\
+         [sources.a]\nurl = \"https://u:pw@a\"\n\
+         [store]\nurl = \"memory:\"\n",
+    );
+    let file = sources.file.as_ref().unwrap();
+    let exposed = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(file, mode).unwrap();
+        let mut exposed = sources.load().unwrap().exposed;
+        exposed.sort();
+        exposed.join(" ")
+    };
+    assert_eq!(
+        exposed(0o644),
+        "admins.bert chttpd_auth.proxy_secrets jwt_keys.hmac:a secrets.there sources.a"
+    );
+    for private in [0o600, 0o640] {
+        assert_eq!(exposed(private), "");
+    }
+}
