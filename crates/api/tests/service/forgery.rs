@@ -61,7 +61,7 @@ async fn a_cookie_alone_changes_nothing() {
 
 /// Browsers send the headers of a proxy that logs users in with every request, like a cookie.
 #[tokio::test]
-async fn a_proxys_word_alone_changes_nothing() {
+async fn the_word_of_a_proxy_alone_changes_nothing() {
     let secret = b"the proxy's secret".to_vec();
     let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
     let signed = hmac::sign(&key, b"anna");
