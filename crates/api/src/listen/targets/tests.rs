@@ -113,17 +113,10 @@ fn bait() -> String {
     format!("X /{} {hidden}", "\"".repeat(hidden.len() / 2))
 }
 
-#[tokio::test]
-async fn the_http_library_finds_the_same_requests() {
-    let bait = bait();
-    let (n, pad) = (bait.len(), " ".repeat(40));
-    let chunked = format!(
-        "4;a=\"b\"\r\n{}\r\n{:X};c\r\n{}\r\n0\r\nt: \"<>\"\r\n\r\n",
-        &bait[..4],
-        n - 4,
-        &bait[4..],
-    );
-    let lines = [
+/// Lines about the length of a body, which is `n`, and others.
+fn headers(n: usize) -> Vec<String> {
+    let pad = " ".repeat(40);
+    vec![
         String::new(),
         format!("Content-Length: {n}"),
         format!("content-length:{n}"),
@@ -158,7 +151,20 @@ async fn the_http_library_finds_the_same_requests() {
         "Connection: keep-alive".to_owned(),
         "Expect: 100-continue".to_owned(),
         "Upgrade: websocket\r\nConnection: upgrade".to_owned(),
-    ];
+    ]
+}
+
+#[tokio::test]
+async fn the_http_library_finds_the_same_requests() {
+    let bait = bait();
+    let n = bait.len();
+    let chunked = format!(
+        "4;a=\"b\"\r\n{}\r\n{:X};c\r\n{}\r\n0\r\nt: \"<>\"\r\n\r\n",
+        &bait[..4],
+        n - 4,
+        &bait[4..],
+    );
+    let lines = headers(n);
     let pairs = lines.iter().flat_map(|a| lines.iter().map(move |b| (a, b)));
     let mut followed = 0;
     for (first, second) in pairs {
