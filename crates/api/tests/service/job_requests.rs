@@ -335,6 +335,20 @@ async fn sizes_and_pages_are_checked() {
         );
     }
     assert_eq!(state(&root, "a").await, "running");
+    // Of several, it names the one, and ends none.
+    root.post("/_jobs/mail", &json!({"id": "b", "data": 1}))
+        .await
+        .gives(201);
+    let other = claim(&root, 1, 0).await.remove(0);
+    let done = json!({"id": "b", "lock": other["lock"], "outcome": "done"});
+    let row = json!({"id": "a", "lock": job["lock"], "outcome": "done", "result": large});
+    let body = json!({"jobs": [done, row]});
+    let refused = root.post("/_jobs/mail/_finish", &body).await;
+    let reason = refused.gives(413)["reason"].to_string();
+    let expected = "\"entry 2 of `jobs`, with the id `a`: `result` has 12 bytes";
+    assert!(reason.starts_with(expected), "{reason}");
+    assert!(reason.ends_with("; no run was ended\""), "{reason}");
+    assert_eq!(state(&root, "b").await, "running");
     let row = json!({"id": "a", "lock": job["lock"], "outcome": "done", "data": 1});
     for (path, kept) in [
         ("", &["data"][..]),

@@ -220,7 +220,8 @@ impl Queue {
             }
         };
         let mut run = Run { job, finish, end };
-        run.finish.data = self.ended(ty, &run, read)?;
+        let data = self.ended(ty, &run, read);
+        run.finish.data = data.map_err(|error| of_job(&run.end.id, error))?;
         Ok(run)
     }
 
@@ -250,13 +251,39 @@ impl Queue {
 
 /// The jobs, and whether they have more than data; `None` for those that are not held.
 fn decode(ty: &Type, ended: Vec<Ended>) -> Result<Vec<Option<(Job, bool, Ended)>>> {
-    let decoded = ended.into_iter().map(|end| {
-        check_json(ty, "result", end.result.as_ref())?;
-        check_json(ty, "error", end.error.as_ref())?;
+    let several = ended.len() > 1;
+    let decoded = ended.into_iter().enumerate().map(|(nth, end)| {
+        let checked = check_json(ty, "result", end.result.as_ref())
+            .and_then(|()| check_json(ty, "error", end.error.as_ref()));
+        if let Err(error) = checked {
+            return Err(if several {
+                of_entry(nth, &end.id, error)
+            } else {
+                error
+            });
+        }
         let job = lock::decode(&ty.ty, &end.id, &end.lock);
         Ok(job.map(|(job, has_more)| (job, has_more, end)))
     });
     decoded.collect()
+}
+
+/// A refusal of one of several runs, before any was ended.
+fn of_entry(nth: usize, id: &str, error: Error) -> Error {
+    let nth = nth + 1;
+    let named = |why| format!("entry {nth} of `jobs`, with the id `{id}`: {why}; no run was ended");
+    match error {
+        Error::TooLarge(why) => Error::TooLarge(named(why)),
+        Error::Invalid(why) => Error::Invalid(named(why)),
+        error => error,
+    }
+}
+
+fn of_job(id: &str, error: Error) -> Error {
+    match error {
+        Error::TooLarge(why) => Error::TooLarge(format!("the job `{id}`: {why}")),
+        error => error,
+    }
 }
 
 /// A job as it is in the store.
