@@ -26,6 +26,7 @@ mod metrics;
 mod once;
 mod options;
 mod pace;
+mod parse;
 mod pipeline;
 mod query;
 mod reply;

@@ -1,8 +1,11 @@
 //! Settings of a user's type, as clients write them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jobs::{Limit, LimitName, SHARES_MAX, Sharing, StallPolicy, Tenant, TypeConfig};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, Seconds};
@@ -57,11 +60,8 @@ pub struct RetryPolicy {
 }
 
 /// A number of concurrent runs, or of starts per period.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a limit must be a whole number up to 10,000, or {\"max\": whole number, \"per_sec\": seconds}"
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub enum LimitSetting {
     AtOnce(u32),
     Rate(Rate),
@@ -72,6 +72,40 @@ pub enum LimitSetting {
 pub struct Rate {
     max: u32,
     per_sec: Seconds,
+}
+
+/// By hand, so that errors name the member of a rate, and a list is no rate.
+impl<'de> Deserialize<'de> for LimitSetting {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = LimitSetting;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a whole number up to 10,000, or {\"max\": whole number, \"per_sec\": seconds}",
+                )
+            }
+
+            fn visit_u64<E: de::Error>(self, max: u64) -> std::result::Result<Self::Value, E> {
+                let max = u32::try_from(max);
+                max.map(LimitSetting::AtOnce)
+                    .map_err(|_| E::invalid_value(Unexpected::Other("a larger number"), &self))
+            }
+
+            fn visit_i64<E: de::Error>(self, max: i64) -> std::result::Result<Self::Value, E> {
+                Err(E::invalid_value(Unexpected::Signed(max), &self))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                members: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                Rate::deserialize(MapAccessDeserializer::new(members)).map(LimitSetting::Rate)
+            }
+        }
+        from.deserialize_any(Either)
+    }
 }
 
 /// Who may do what, by roles. Server administrators may do everything.

@@ -16,12 +16,11 @@ use jiff::Timestamp;
 use queue::{Raw, Type, TypeName};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use serde_json::value::RawValue;
 
-use crate::Error;
 use crate::call::{Call, check_object};
 use crate::reply::{self, Reply};
 use crate::route::{JobPart, QueueRoute, TypePart};
+use crate::{Error, parse};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const KEY_BYTES_MAX: usize = 256;
@@ -123,25 +122,7 @@ fn object<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
         return Err(Error::not_object());
     }
     check_object(text)?;
-    serde_json::from_str(text).map_err(|error| refused(&error))
-}
-
-/// An entry of `jobs`.
-fn check_entry(nth: usize, entry: &RawValue) -> Result<(), queue::Error> {
-    if entry.get().starts_with('{') {
-        return Ok(());
-    }
-    Err(queue::Error::Invalid(format!(
-        "entry {} of `jobs` must be a JSON object",
-        nth + 1
-    )))
-}
-
-fn refused(error: &serde_json::Error) -> Error {
-    if error.is_data() {
-        return Error::bad_request(error.to_string());
-    }
-    Error::not_json()
+    Ok(parse::read(text)?)
 }
 
 /// `limit` of a listing.

@@ -61,8 +61,11 @@ async fn an_entry_that_is_no_object_is_refused_by_its_number() {
     let many = json!({"jobs": [{"data": 1}, 7, ["a", 1]]});
     let rows = root.post("/_jobs/mail", &many).await.gives(201)["results"].clone();
     assert_eq!(rows[0]["ok"], true);
-    for nth in [1, 2] {
-        let reason = format!("entry {} of `jobs` must be a JSON object", nth + 1);
+    for (nth, found) in [(1, "a number"), (2, "a list")] {
+        let reason = format!(
+            "entry {} of `jobs` must be a JSON object, not {found}",
+            nth + 1
+        );
         assert_eq!(
             rows[nth],
             json!({"error": "bad_request", "reason": reason, "id": null})
@@ -77,6 +80,32 @@ async fn an_entry_that_is_no_object_is_refused_by_its_number() {
         let expected = "\"entry 2 of `jobs` must be a JSON object";
         assert!(reason.starts_with(expected), "{reason}");
     }
+}
+
+#[tokio::test]
+async fn a_member_that_is_no_object_is_refused() {
+    let fixture = fixture().await;
+    let json = fixture.root().with("content-type", "application/json");
+    for (method, path, body, member) in [
+        (Method::PUT, "/_jobs/arr", r#"{"retry":[3]}"#, "`retry`"),
+        (Method::PUT, "/_jobs/arr", r#"{"roles":[["a"]]}"#, "`roles`"),
+        (
+            Method::PUT,
+            "/_schedules/s",
+            r#"{"type":"mail","job":["a",1]}"#,
+            "`job`",
+        ),
+    ] {
+        let answer = json.send(method, path, body).await;
+        let reason = format!("{member} must be a JSON object, not a list");
+        answer.refuses(400, "bad_request", &reason);
+    }
+    let rate = json
+        .send(Method::PUT, "/_jobs/arr", r#"{"limits":{"a":[10,1]}}"#)
+        .await;
+    let reason = rate.gives(400)["reason"].to_string();
+    assert!(reason.starts_with("\"`limits.a` must be"), "{reason}");
+    json.get("/_jobs/arr").await.gives(404);
 }
 
 #[tokio::test]

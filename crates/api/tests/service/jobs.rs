@@ -271,9 +271,9 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "/_jobs/mail",
         r#"{"data":1,"dela_sec":1}"#,
-        "unknown field `dela_sec`",
+        "`dela_sec` is unknown; use `id`, `data`",
     ),
-    ("/_jobs/mail", r#"{"id":"a"}"#, "missing field `data`"),
+    ("/_jobs/mail", r#"{"id":"a"}"#, "`data` is missing; add it"),
     ("/_jobs/mail", r#"{"id":"_a","data":1}"#, "`id` must not"),
     (
         "/_jobs/mail",
@@ -298,7 +298,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "/_jobs/mail",
         r#"{"data":1,"class":"vip"}"#,
-        "unknown variant `vip`",
+        "`class` must be one of urgent, normal, bulk, not \"vip\"",
     ),
     (
         "/_jobs/mail",
@@ -313,7 +313,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "/_jobs/mail/_claim",
         r#"{"count":1}"#,
-        "missing field `worker`",
+        "`worker` is missing; add it",
     ),
     ("/_jobs/mail/_claim", r#"{"worker":""}"#, "`worker`"),
     (
@@ -329,12 +329,12 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "/_jobs/mail/_beat",
         r#"{"jobs":[{"lock":"x"}]}"#,
-        "missing field `id`",
+        "entry 1 of `jobs`: `id` is missing; add it",
     ),
     (
         "/_jobs/mail/_finish",
         r#"{"jobs":[{"id":"a","lock":5,"outcome":"done"}]}"#,
-        "expected a string",
+        "entry 1 of `jobs`: `lock` must be a string, not a number",
     ),
     (
         "/_jobs/mail/_finish",

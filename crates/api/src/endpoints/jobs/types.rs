@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{body, check_entry, object, page_limit, reading, refused, repeat_key, time};
+use super::{body, object, page_limit, reading, repeat_key, time};
 use crate::call::Call;
 use crate::reply::{self, Reply};
-use crate::{Error, access};
+use crate::{Error, access, parse};
 
 /// Types per page.
 const TYPES_MAX: usize = 1_000;
@@ -126,10 +126,10 @@ type New = Vec<Result<NewJob, queue::Refused>>;
 fn parse_jobs(text: &str) -> Result<(New, bool), Error> {
     let kind: Kind = object(text)?;
     if kind.jobs.is_none() {
-        let one: NewJob = serde_json::from_str(text).map_err(|error| refused(&error))?;
+        let one: NewJob = parse::read(text)?;
         return Ok((vec![Ok(one)], false));
     }
-    let many: Many = serde_json::from_str(text).map_err(|error| refused(&error))?;
+    let many: Many = parse::read(text)?;
     if many.jobs.len() > IDS_MAX {
         let count = many.jobs.len();
         return Err(Error::bad_request(format!(
@@ -137,11 +137,13 @@ fn parse_jobs(text: &str) -> Result<(New, bool), Error> {
         )));
     }
     let job = |(nth, raw): (usize, &RawValue)| {
-        check_entry(nth, raw).map_err(|error| (None, error))?;
-        serde_json::from_str(raw.get()).map_err(|error| {
-            let named = serde_json::from_str(raw.get()).ok();
+        parse::read(raw.get()).map_err(|fault| {
+            let named = parse::read(raw.get()).ok();
             let id = named.and_then(|Named { id }| id);
-            (id, queue::Error::Invalid(error.to_string()))
+            (
+                id,
+                queue::Error::Invalid(fault.of_entry(nth, "jobs").to_string()),
+            )
         })
     };
     let entries = many.jobs.iter().map(|raw| &**raw).enumerate();

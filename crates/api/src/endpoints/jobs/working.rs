@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use queue::{Beat, BeatStatus, Claim, Ended, EndedStatus, IDS_MAX, Seconds, Type};
-use serde::de::{self, DeserializeOwned};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::claimed::{self, Job};
-use super::{body, check_entry, time};
+use super::{body, time};
 use crate::call::Call;
 use crate::reply::{self, Reply};
 use crate::{Error, pipeline};
@@ -32,29 +30,17 @@ fn one() -> usize {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BeatBody {
-    #[serde(deserialize_with = "entries")]
     jobs: Vec<Beat>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FinishBody {
-    #[serde(deserialize_with = "entries")]
     jobs: Vec<Ended>,
     claim: Option<usize>,
     worker: Option<String>,
     #[serde(default)]
     wait_sec: Seconds,
-}
-
-/// Objects only: from an array, serde would read the members of a struct by their order.
-fn entries<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-    let entries = Vec::<&'de RawValue>::deserialize(from)?;
-    let read = |(nth, raw): (usize, &&RawValue)| {
-        check_entry(nth, raw).map_err(de::Error::custom)?;
-        serde_json::from_str(raw.get()).map_err(de::Error::custom)
-    };
-    entries.iter().enumerate().map(read).collect()
 }
 
 #[derive(Serialize)]
