@@ -236,6 +236,23 @@ impl Call {
         }
     }
 
+    /// Refuses a body with members, for requests that have none. The body may also be empty.
+    pub(crate) async fn no_members(&mut self) -> Result<(), Error> {
+        let text = self.text().await?;
+        if text.trim().is_empty() {
+            return Ok(());
+        }
+        let body = self.weighed(text).await?;
+        let Json::Object(members) = body.read(|body| Json::parse(&body.text)).await? else {
+            return Err(Error::not_object());
+        };
+        members.first().map_or(Ok(()), |(name, _)| {
+            Err(Error::bad_request(format!(
+                "`{name}` is unknown: this request has no members; send `{{}}`, or no body"
+            )))
+        })
+    }
+
     /// Also reserves memory for the parsed values, which may need far more than the text.
     pub(crate) async fn weighed(&mut self, text: String) -> Result<Weighed, Error> {
         let bytes = text.len();

@@ -26,6 +26,18 @@ impl Query {
         (self.0.iter()).map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// Refuses other parameters than these: a misspelt one would have no effect.
+    pub(crate) fn only(&self, known: &[&str]) -> Result<(), Error> {
+        let mut names = self.iter().map(|(name, _)| name);
+        let Some(unknown) = names.find(|name| !known.contains(name)) else {
+            return Ok(());
+        };
+        Err(Error::query(match known {
+            [] => format!("`{unknown}` is unknown; this request has no parameters"),
+            known => format!("`{unknown}` is unknown; use `{}`", known.join("`, `")),
+        }))
+    }
+
     /// Whether a parameter is `true`; like CouchDB, ignores other values.
     pub(crate) fn is_true(&self, name: &str) -> bool {
         self.get(name) == Some("true")

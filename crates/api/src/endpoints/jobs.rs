@@ -10,7 +10,7 @@ mod working;
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, ready};
 use http::{HeaderName, Method};
 use jiff::Timestamp;
 use queue::{Raw, Type, TypeName};
@@ -27,6 +27,11 @@ const KEY_BYTES_MAX: usize = 256;
 
 /// Ten thousand claims may wait, so each has a future of its own size.
 pub(crate) fn answer(call: &mut Call, route: QueueRoute) -> BoxFuture<'_, Result<Reply, Error>> {
+    if let Some(known) = parameters(&route, &call.method)
+        && let Err(error) = call.query.only(known)
+    {
+        return Box::pin(ready(Err(error)));
+    }
     match route {
         QueueRoute::Part(ty, TypePart::Claim) => {
             Box::pin(async move { working::claim(call, &*find(call, &ty).await?).await })
@@ -36,6 +41,21 @@ pub(crate) fn answer(call: &mut Call, route: QueueRoute) -> BoxFuture<'_, Result
         }
         route => Box::pin(async move { others(call, &route).await }),
     }
+}
+
+/// The parameters of a request; `None` if it may have any.
+fn parameters(route: &QueueRoute, method: &Method) -> Option<&'static [&'static str]> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let known: &[&str] = match route {
+        QueueRoute::Types if reads => &["q", "limit", "after"],
+        QueueRoute::Type(_) if reads => &["state", "limit", "after", "data"],
+        QueueRoute::Part(_, TypePart::Failures) => &["state"],
+        // Replacements of a browser's `EventSource` add some.
+        QueueRoute::Part(_, TypePart::Feed) => return None,
+        QueueRoute::JobPart(_, _, JobPart::Wait) => &["timeout_sec"],
+        _ => &[],
+    };
+    Some(known)
 }
 
 async fn others(call: &mut Call, route: &QueueRoute) -> Result<Reply, Error> {
@@ -70,6 +90,7 @@ async fn others(call: &mut Call, route: &QueueRoute) -> Result<Reply, Error> {
         }
         QueueRoute::JobPart(ty, id, JobPart::Retry) => {
             call.allow("POST")?;
+            call.no_members().await?;
             call.shared.queue.retry(&*find(call, ty).await?, id).await?;
             Ok(reply::ok(&json!({"ok": true})))
         }

@@ -74,6 +74,12 @@ pub(crate) async fn act(
             "this document is not a rule; its `type` must be \"replicator\", \"on_change\" or \"remote\"",
         ));
     };
+    if matches!(
+        action,
+        RuleAction::Pause | RuleAction::Resume | RuleAction::Trigger
+    ) {
+        call.no_members().await?;
+    }
     let told = match action {
         RuleAction::Databases => databases(call, opened, id).await?,
         RuleAction::Pause => enable(call, opened, id, false).await?,

@@ -99,14 +99,21 @@ pub(crate) async fn job(call: &Call, id: &str) -> Result<Reply, Error> {
     Ok(reply::ok(&replications.scheduler_job(&id).await?))
 }
 
-pub(crate) async fn job_action(call: &Call, id: &str, action: JobAction) -> Result<Reply, Error> {
+pub(crate) async fn job_action(
+    call: &mut Call,
+    id: &str,
+    action: JobAction,
+) -> Result<Reply, Error> {
+    if action != JobAction::Failures {
+        call.allow("POST")?;
+        call.no_members().await?;
+    }
     let (replications, id) = (&call.shared.replications, ReplicationId::from_client(id));
     if action == JobAction::Failures {
         call.allow("GET,HEAD")?;
         let failures = replications.job_failures(&id).await?;
         return Ok(reply::ok(&json!({"failures": failures})));
     }
-    call.allow("POST")?;
     let job = replications.find(&id).await?;
     match action {
         JobAction::Restart => replications.restart(&job).await?,

@@ -108,6 +108,69 @@ async fn a_member_that_is_no_object_is_refused() {
     json.get("/_jobs/arr").await.gives(404);
 }
 
+/// They are not ignored: a misspelt one could mean another request.
+#[tokio::test]
+async fn requests_without_members_refuse_some() {
+    let fixture = fixture().await;
+    let json = fixture.root().with("content-type", "application/json");
+    let schedule = r#"{"type":"mail","job":{"data":1},"every_sec":3600}"#;
+    json.send(Method::PUT, "/_schedules/s", schedule)
+        .await
+        .gives(201);
+    for path in [
+        "/_jobs/mail/_pause",
+        "/_jobs/mail/_resume",
+        "/_jobs/mail/a/_retry",
+        "/_schedules/s/_run",
+    ] {
+        let refused = json.send(Method::POST, path, r#"{"delay_sec":5}"#).await;
+        let reason = "`delay_sec` is unknown: this request has no members; send `{}`, or no body";
+        refused.refuses(400, "bad_request", reason);
+        let refused = json.send(Method::POST, path, "[1]").await;
+        refused.refuses(400, "bad_request", REASON);
+    }
+    for body in ["", "{}", " {} "] {
+        json.send(Method::POST, "/_jobs/mail/_resume", body)
+            .await
+            .gives(200);
+        json.send(Method::POST, "/_schedules/s/_run", body)
+            .await
+            .gives(201);
+    }
+    let paused = fixture.root().get("/_jobs/mail/_type").await.gives(200)["paused"].clone();
+    assert_eq!(paused, false);
+}
+
+/// A misspelt one would list or remove something else.
+#[tokio::test]
+async fn a_parameter_that_is_unknown_is_refused() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    root.post("/_jobs/mail", &json!({"id": "a", "data": 1}))
+        .await
+        .gives(201);
+    let refused = |known: &str| format!("`states` is unknown; use {known}");
+    for (path, known) in [
+        ("/_jobs", "`q`, `limit`, `after`"),
+        ("/_jobs/mail", "`state`, `limit`, `after`, `data`"),
+        ("/_jobs/mail/_failures", "`state`"),
+        ("/_jobs/mail/a/_wait", "`timeout_sec`"),
+        ("/_schedules", "`limit`, `after`"),
+    ] {
+        let answer = root.get(&format!("{path}?states=dead")).await;
+        answer.refuses(400, "query_parse_error", &refused(known));
+    }
+    let none = "`states` is unknown; this request has no parameters";
+    for path in ["/_jobs/mail", "/_jobs/mail/a"] {
+        let answer = root.delete(&format!("{path}?states=dead")).await;
+        answer.refuses(400, "query_parse_error", none);
+    }
+    root.get("/_jobs/mail/a?states=dead")
+        .await
+        .refuses(400, "query_parse_error", none);
+    root.get("/_jobs/mail/a").await.gives(200);
+}
+
 #[tokio::test]
 async fn a_time_that_is_refused_says_why() {
     let fixture = fixture().await;

@@ -273,6 +273,11 @@ async fn actions_on_rules_say_what_to_do() {
             "`since` must be",
         ),
         (
+            "/_rules/hook/_pause",
+            &json!({"until": "noon"}),
+            "`until` is unknown: this request has no members",
+        ),
+        (
             "/_rules/hook/_rewind",
             &json!({"seq": 1}),
             "`seq` is unknown; use `since`",

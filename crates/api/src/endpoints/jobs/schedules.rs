@@ -41,6 +41,7 @@ struct Page<'a> {
 
 pub(crate) async fn all(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
+    call.query.only(&["limit", "after"])?;
     let after = call.query.get("after").filter(|text| !text.is_empty());
     let limit = page_limit(call, LIMIT_MAX, LIMIT_MAX)?;
     let (schedules, more) = call.shared.queue.schedules(after, limit).await?;
@@ -54,6 +55,7 @@ pub(crate) async fn all(call: &Call) -> Result<Reply, Error> {
 /// `/_schedules/{name}`
 pub(crate) async fn one(call: &mut Call, name: &str) -> Result<Reply, Error> {
     call.allow("DELETE,GET,HEAD,PUT")?;
+    call.query.only(&[])?;
     match call.method {
         Method::PUT => {
             let schedule: Schedule = body(call).await?;
@@ -76,8 +78,10 @@ pub(crate) async fn one(call: &mut Call, name: &str) -> Result<Reply, Error> {
     }
 }
 
-pub(crate) async fn run(call: &Call, name: &str) -> Result<Reply, Error> {
+pub(crate) async fn run(call: &mut Call, name: &str) -> Result<Reply, Error> {
     call.allow("POST")?;
+    call.query.only(&[])?;
+    call.no_members().await?;
     let repeat = repeat_key(call)?;
     let id = (call.shared.queue)
         .run_schedule(name, repeat.as_deref())

@@ -11,6 +11,7 @@ use crate::reply::{self, Reply};
 
 pub(crate) async fn all(call: &mut Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD,POST")?;
+    call.query.only(&[])?;
     if call.method == Method::POST {
         return make(call).await;
     }
@@ -32,6 +33,7 @@ async fn make(call: &mut Call) -> Result<Reply, Error> {
 /// `/_tokens/{name}`
 pub(crate) async fn one(call: &Call, name: &str) -> Result<Reply, Error> {
     call.allow("DELETE")?;
+    call.query.only(&[])?;
     call.shared.queue.revoke_token(name).await?;
     Ok(reply::ok(&json!({"ok": true})))
 }

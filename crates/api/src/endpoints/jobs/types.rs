@@ -207,8 +207,9 @@ pub(super) async fn retry(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     Ok(reply::ok(&json!({"ok": true, "count": retried.count})))
 }
 
-pub(super) async fn pause(call: &Call, ty: &Type, paused: bool) -> Result<Reply, Error> {
+pub(super) async fn pause(call: &mut Call, ty: &Type, paused: bool) -> Result<Reply, Error> {
     call.allow("POST")?;
+    call.no_members().await?;
     call.shared.queue.pause(&ty.name, paused).await?;
     Ok(reply::ok(&json!({"ok": true})))
 }

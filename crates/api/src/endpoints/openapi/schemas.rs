@@ -132,6 +132,7 @@ pub(super) fn body(path: &str, method: &str) -> Value {
             let group = members(&json!({"names": texts(), "roles": texts()}), &[]);
             members(&json!({"admins": group, "members": group}), &[])
         }
+        "_pause" | "_resume" | "_restart" | "_trigger" => jobs::closed(&json!({}), &[]),
         "_test" => trial(),
         "_start" => start(),
         "_rewind" => rewind(),

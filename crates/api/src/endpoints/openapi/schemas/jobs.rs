@@ -49,7 +49,8 @@ pub(super) fn body(path: &str, method: &str) -> Value {
             let fields = json!({"state": {"enum": ["dead"]}, "error": error});
             closed(&fields, &["state"])
         }
-        _ => json!({}),
+        // `_pause` and the like.
+        _ => closed(&json!({}), &[]),
     }
 }
 
