@@ -103,6 +103,10 @@ pub(crate) fn followed(server: &str) -> Vec<u8> {
     pack(&(LAYER, FOLLOWED, server))
 }
 
+pub(crate) fn all_followed() -> KeyRange {
+    below(&(LAYER, FOLLOWED))
+}
+
 /// The result of a transient job that ended at a time.
 pub(crate) fn result(at_ms: i64, job: &JobId) -> Vec<u8> {
     pack(&(LAYER, RESULTS, at_ms, job.as_bytes()))

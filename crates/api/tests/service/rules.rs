@@ -174,6 +174,99 @@ async fn a_rule_can_be_tried() {
         .gives(404);
 }
 
+/// Says how a server is followed, as the node that follows it does.
+async fn follow(fixture: &Fixture, server: &str) {
+    let following = scheduler::Following {
+        source: "main".to_owned(),
+        feed: "db_updates".to_owned(),
+        since_ms: 0,
+        reason: None,
+    };
+    let (replications, following) = (&fixture.replications, &following);
+    let follow = |tx: store::Transaction| async move {
+        replications.follow_in(&tx, server, Some(following));
+        Ok::<_, scheduler::ServiceError>(())
+    };
+    let store = replications.docs().store();
+    store.transact("follow", follow).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rule_whose_server_is_not_followed_says_so() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let (source, target) = ("http://u:hunter2@h:5984/${name}", "http://t/b");
+    let about = json!({"database": "^(?<name>a)$"});
+    let rules = [
+        (
+            "one",
+            json!({"type": "replicator", "source": "http://h:5984/a", "target": target}),
+        ),
+        (
+            "many",
+            json!({"type": "replicator", "source": source, "target": target, "match": about}),
+        ),
+        (
+            "object",
+            json!({"type": "replicator", "source": {"url": "http://h:5984/a"}, "target": target}),
+        ),
+        (
+            "remote",
+            json!({"type": "remote", "source": source, "url": "http://t/${name}"}),
+        ),
+        (
+            "any",
+            json!({"type": "replicator", "source": "http://h:5984/a", "target": target, "match": "name_only"}),
+        ),
+        ("hook", rule()),
+    ];
+    for (id, rule) in &rules {
+        root.put(&format!("/_rules/{id}"), rule).await.gives(201);
+    }
+    let row = async |id: &str| {
+        let row = root.get(&format!("/_scheduler/docs/_rules/{id}")).await;
+        let row = row.gives(200);
+        (row["state"].clone(), row["info"].clone())
+    };
+    let none = "no node follows a server; add a section `[sources.NAME]` with its `url` to the configuration of all nodes, or \
+                see in `davenport sources` why it is not followed";
+    let this = none.replace("a server", "the server of `source`, http://h:5984/");
+    let (other, own) = ("http://other/", "http://h:5984/");
+    let none = json!({"reason": none});
+    let this = json!({"reason": this});
+    let waits = json!({"waits_for": "its databases, none of which has been found"});
+    let calls = json!({"waits_for": "changes of its databases"});
+    for (server, of_this, of_any, of_calls) in [
+        (None, &this, &none, &none),
+        (Some(other), &this, &waits, &calls),
+        (Some(own), &waits, &waits, &calls),
+    ] {
+        if let Some(server) = server {
+            follow(&fixture, server).await;
+        }
+        for id in ["one", "many", "object", "remote"] {
+            assert_eq!(
+                row(id).await,
+                (json!("initializing"), of_this.clone()),
+                "{id}"
+            );
+        }
+        assert_eq!(row("any").await, (json!("initializing"), of_any.clone()));
+        assert_eq!(row("hook").await, (json!("running"), of_calls.clone()));
+    }
+    let listed = root.get("/_scheduler/docs/_rules").await.gives(200);
+    let told = &listed["docs"][2]["info"];
+    assert_eq!(
+        (&listed["docs"][2]["doc_id"], told),
+        (&json!("many"), &waits)
+    );
+    root.post("/_rules/one/_pause", &json!({})).await.gives(200);
+    assert_eq!(
+        row("one").await,
+        (json!("pending"), json!({"paused": true}))
+    );
+}
+
 #[tokio::test]
 async fn a_rule_is_paused_and_resumed() {
     let fixture = fixture().await;

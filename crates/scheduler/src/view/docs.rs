@@ -187,14 +187,16 @@ impl Replications {
         let seen = self.see_in(tx, job.clone()).await?;
         let seen = match seen.map(Box::new) {
             Some(seen) if has_replications(db.name().as_str()) => {
-                return Ok(Some(Found::Job(seen, Standing::Replicates)));
+                return Ok(Some(Found::Job(seen, Standing::Replication)));
             }
             seen => seen,
         };
         let body = self.body_in(tx, db, doc_id).await?;
         let standing = match &body {
-            Some(body) if !has_replications(db.name().as_str()) => Standing::of(body),
-            _ => Standing::Replicates,
+            Some(body) if !has_replications(db.name().as_str()) => {
+                self.standing_in(tx, body).await?
+            }
+            _ => Standing::Replication,
         };
         if let Some(seen) = seen {
             return Ok(Some(Found::Job(seen, standing)));

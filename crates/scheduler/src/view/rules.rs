@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use couch::Endpoint;
 use docstore::Db;
 use document::json::Json;
 use serde_json::{Map, Value, json};
+use store::{RangeOptions, Transaction};
 
 use crate::data::{JobState, iso};
 use crate::fault::ServiceError;
+use crate::keys;
 use crate::service::Replications;
 use crate::snapshot::{Row, RowState};
 
@@ -20,14 +23,26 @@ pub(super) struct Summary {
 }
 
 /// What a document is, besides the replications it has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Standing {
-    /// A replication, or a rule that has some.
-    Replicates,
+    /// A replication.
+    Replication,
+    /// A rule that has replications, and why it may have none.
+    Replicates(Followed),
     /// A rule that has calls made.
-    Calls,
+    Calls(Followed),
     /// A rule that begins nothing any more.
     Paused,
+}
+
+/// Whether a rule hears of changes.
+#[derive(Clone, Debug)]
+pub(super) enum Followed {
+    Yes,
+    /// The server of its source is not followed.
+    NotThis(String),
+    /// A rule about databases of all servers, and none is followed.
+    None,
 }
 
 /// Whether the documents of this database are replications. Otherwise they are rules.
@@ -58,27 +73,96 @@ impl Replications {
         }
         Ok(summaries)
     }
+
+    /// That of a document in a database that has rules.
+    pub(super) async fn standing_in(
+        &self,
+        tx: &Transaction,
+        body: &Json,
+    ) -> Result<Standing, ServiceError> {
+        let text = |name| body.get(name).and_then(Json::as_str);
+        if body.get("enabled").and_then(Json::as_bool) == Some(false) {
+            return Ok(Standing::Paused);
+        }
+        Ok(match text("type") {
+            Some("on_change") => Standing::Calls(self.any_followed_in(tx).await?),
+            Some("replicator") if text("match") == Some("name_only") => {
+                Standing::Replicates(self.any_followed_in(tx).await?)
+            }
+            Some("replicator" | "remote") => {
+                Standing::Replicates(self.source_followed_in(tx, body).await?)
+            }
+            _ => Standing::Replication,
+        })
+    }
+
+    async fn source_followed_in(
+        &self,
+        tx: &Transaction,
+        body: &Json,
+    ) -> Result<Followed, ServiceError> {
+        let source = body.get("source");
+        let url = source.and_then(|side| side.get("url").unwrap_or(side).as_str());
+        let source = url.and_then(|url| Endpoint::from_url(url).ok());
+        let Some((server, _)) = source.and_then(|source| source.server()) else {
+            return Ok(Followed::Yes);
+        };
+        let server = server.url_text();
+        let is_followed = self.following_in(tx, server).await?.is_some();
+        Ok(if is_followed {
+            Followed::Yes
+        } else {
+            Followed::NotThis(server.to_owned())
+        })
+    }
+
+    async fn any_followed_in(&self, tx: &Transaction) -> Result<Followed, ServiceError> {
+        let rows = tx
+            .snapshot()
+            .get_range(keys::all_followed(), RangeOptions::limit(1));
+        let is_empty = rows.collect().await?.is_empty();
+        Ok(if is_empty {
+            Followed::None
+        } else {
+            Followed::Yes
+        })
+    }
+}
+
+impl Followed {
+    /// Why the rule hears of no changes.
+    fn reason(&self) -> Option<String> {
+        let what = match self {
+            Self::Yes => return None,
+            Self::NotThis(server) => format!("the server of `source`, {server}"),
+            Self::None => "a server".to_owned(),
+        };
+        Some(format!(
+            "no node follows {what}; add a section `[sources.NAME]` with its `url` to the configuration of all nodes, or see in \
+             `davenport sources` why it is not followed"
+        ))
+    }
 }
 
 impl Standing {
-    /// That of a document in a database that has rules.
-    pub(super) fn of(body: &Json) -> Self {
-        if body.get("enabled").and_then(Json::as_bool) == Some(false) {
-            Self::Paused
-        } else if body.get("type").and_then(Json::as_str) == Some("on_change") {
-            Self::Calls
-        } else {
-            Self::Replicates
-        }
-    }
-
     /// Shows it in the document's row, which describes its replications.
     pub(super) fn show(self, row: &mut Value) {
         match self {
-            Self::Replicates => {}
-            Self::Calls => {
+            Self::Replication => {}
+            Self::Replicates(followed) => {
+                if row["state"] == "initializing" {
+                    row["info"] = match followed.reason() {
+                        Some(reason) => json!({"reason": reason}),
+                        None => json!({"waits_for": "its databases, none of which has been found"}),
+                    };
+                }
+            }
+            Self::Calls(followed) => {
                 row["state"] = JobState::Running.as_str().into();
-                row["info"] = json!({"waits_for": "changes of its databases"});
+                row["info"] = match followed.reason() {
+                    Some(reason) => json!({"reason": reason}),
+                    None => json!({"waits_for": "changes of its databases"}),
+                };
             }
             Self::Paused => {
                 // Runs in progress end first. Those that sleep are removed when they are woken.

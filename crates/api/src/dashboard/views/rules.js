@@ -52,14 +52,16 @@ async function listed(read, known, signal) {
   const isComplete = all.length <= RULES_MAX;
   all.length = Math.min(all.length, RULES_MAX);
   await Promise.all(all.map(async (rule) => {
-    if (rule.doc.type !== "replicator") return;
-    rule.run = await request(`_scheduler/docs/${path(rule.db, rule.doc._id)}`, { signal }).catch(orElse(null));
+    if (rule.doc.type === "replicator") rule.run = await runOf(rule, signal);
   }));
   for (const rule of all.filter(({ doc }) => doc.type === "on_change").slice(0, PROGRESS_RULES_MAX)) {
     rule.calls = await callsOf(rule, known, signal);
+    if (rule.calls.databases === 0) rule.run = await runOf(rule, signal);
   }
   return { rules: all, isComplete };
 }
+
+const runOf = ({ db, doc }, signal) => request(`_scheduler/docs/${path(db, doc._id)}`, { signal }).catch(orElse(null));
 
 // The first rules of a database. It may have very many other documents, such as remotes, so it is read only after a change.
 async function rulesIn(db, read, signal) {
@@ -133,8 +135,10 @@ function ruleRow(again) {
         : `${(doc.method ?? "GET").toUpperCase()} ${bare(doc.url)}`);
       const failing = paused ? null : calls?.failing;
       const runs = row?.job_id || row?.info?.replications;
-      badgeOf(state, paused ? "paused" : failing ? "failing" : runs ? stateOf(row) : calls || row ? "active" : "–");
-      put(why, failing ? `${failing.database}: ${failing.last_run?.reason ?? count(failing.failures, "failed call")}` : "");
+      badgeOf(state, paused ? "paused" : failing ? "failing" : runs || row?.state === "initializing" ? stateOf(row) : calls || row ? "active" : "–");
+      put(why, failing
+        ? `${failing.database}: ${failing.last_run?.reason ?? count(failing.failures, "failed call")}`
+        : (!runs && !paused && row?.info?.reason) || "");
       put(run, ago(calls?.last || row?.info?.last_run || row?.last_updated));
       const seq = row?.info?.checkpointed_source_seq ?? calls?.since;
       const databases = row?.info?.replications ?? calls?.databases;
