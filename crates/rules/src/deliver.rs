@@ -32,6 +32,8 @@ pub use events::EventCalls;
 pub use listing::{Filter, Listing, Run, Shown};
 pub use options::{EventOptions, Options};
 pub use server::{Server, ServerSetup};
+pub(crate) use sign::unsigned;
+pub use sign::{is_signing, signs};
 pub use targets::{NoTarget, RuleTargets, Targets};
 
 pub use crate::rule::call::Attempt;

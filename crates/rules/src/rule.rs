@@ -11,6 +11,7 @@ mod pattern;
 mod remote;
 mod remotes;
 mod replicator;
+mod secrets;
 pub(crate) mod set;
 mod store;
 mod template;

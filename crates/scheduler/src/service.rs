@@ -146,6 +146,11 @@ impl Replications {
         })))
     }
 
+    /// The secrets of the configuration.
+    pub fn secrets(&self) -> &Secrets {
+        &self.0.secrets
+    }
+
     pub fn jobs(&self) -> &Jobs {
         &self.0.jobs
     }

@@ -108,6 +108,10 @@ async fn a_configuration_can_be_checked_without_a_start() {
     );
     assert!(error.contains("davenport hash-password"), "{error}");
     assert!(!directory.path().join("data").exists());
+    let missing = ["--set", "rules.passwords_file=/nonexistent/passwords.json"];
+    let (code, _, error) = check.args(&missing).output().await.unwrap();
+    let reason = "cannot read the passwords in /nonexistent/passwords.json";
+    assert!(code == Some(2) && error.contains(reason), "{error}");
     let (code, file, _) = Start::new("davenport", &["config"]).output().await.unwrap();
     assert_eq!(code, Some(0));
     let path = directory.path().join("all.toml");

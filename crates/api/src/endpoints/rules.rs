@@ -47,13 +47,18 @@ pub(crate) async fn test(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
             "`databases` must be a list of at most {DATABASES_MAX} names"
         ))
     })?;
-    Ok(reply::ok(&match Rule::parse(&body) {
-        Ok(Some(rule)) => json!({
+    let rule = Rule::parse(&body).and_then(|rule| {
+        let rule = rule.map(|rule| Ok((call.shared.rules.check_secrets(&rule)?, rule)));
+        rule.transpose()
+    });
+    Ok(reply::ok(&match rule {
+        Ok(Some((warnings, rule))) => json!({
             "ok": true,
             "enabled": rule.enabled,
+            "warnings": warnings,
             "databases": trial(&rule, &id, &databases, request.get("change")),
         }),
-        Ok(None) => json!({"ok": true, "enabled": false, "databases": []}),
+        Ok(None) => json!({"ok": true, "enabled": false, "warnings": [], "databases": []}),
         Err(invalid) => json!({
             "ok": false, "path": invalid.path, "reason": invalid.reason, "at": invalid.at,
         }),

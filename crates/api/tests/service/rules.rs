@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, User};
+use crate::fixture::{Fixture, Setting, User};
 
 fn rule() -> Value {
     json!({
@@ -122,7 +122,7 @@ async fn a_rule_can_be_tried() {
     )
     .await;
     let headers = json!({"X-Token": "***", "Accept": "text/plain"});
-    let expected = json!({"ok": true, "enabled": true, "databases": [
+    let expected = json!({"ok": true, "enabled": true, "warnings": [], "databases": [
         {
             "name": "user_joe", "matches": true, "captures": {"name": "joe"}, "accepts": true,
             "call": {
@@ -172,6 +172,50 @@ async fn a_rule_can_be_tried() {
     root.post("/_replicator/_test", &json!({"id": "r"}))
         .await
         .gives(404);
+}
+
+/// A frontend refuses what it knows to be wrong. Another node may have a secret that it does not know.
+#[tokio::test]
+async fn secrets_of_rules_are_checked() {
+    let secret = json!({"origins": ["https://known.example"], "signing": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"});
+    let secret = couch::NamedSecret::parse(secret.as_object().unwrap()).unwrap();
+    let setting = Setting {
+        replications: scheduler::Setup {
+            secrets: [("hook".to_owned(), secret)].into(),
+            ..scheduler::Setup::default()
+        },
+        ..Setting::default()
+    };
+    let fixture = Fixture::with(api::Options::default(), setting).await;
+    let root = fixture.root();
+    root.put("/_rules", &json!({})).await.gives(201);
+    let rule = |host: &str, name: &str| json!({"type": "on_change", "url": format!("https://{host}/"), "secret_ref": name});
+    root.put("/_rules/a", &rule("known.example", "hook"))
+        .await
+        .gives(201);
+    root.put("/_rules/b", &rule("known.example", "none"))
+        .await
+        .gives(201);
+    let wrong = rule("other.example", "hook");
+    let refused = root.put("/_rules/c", &wrong).await.gives(403);
+    let reason = refused["reason"].as_str().unwrap();
+    let expected = "`secret_ref`: the configuration has no valid `signing` in `[secrets.hook]` for this endpoint";
+    assert!(reason.starts_with(expected), "{reason}");
+    let tried = test(&root, &json!({"rule": wrong})).await;
+    assert_eq!(
+        (&tried["ok"], &tried["path"]),
+        (&json!(false), &json!("secret_ref"))
+    );
+    let tried = test(&root, &json!({"id": "b"})).await;
+    let warning = tried["warnings"][0].as_str().unwrap();
+    let expected = "`secret_ref`: this node has no section `[secrets.none]`";
+    assert!(
+        tried["ok"] == true && warning.starts_with(expected),
+        "{tried}"
+    );
+    let mut off = wrong;
+    off["enabled"] = json!(false);
+    root.put("/_rules/c", &off).await.gives(201);
 }
 
 /// Says how a server is followed, as the node that follows it does.

@@ -244,6 +244,9 @@ impl Rules {
         let path = format!("/{}/_test", escaped(&self.db));
         let body = object(body).to_string();
         let answer = self.service.send_body(Method::POST, &path, body).await?;
+        for warning in answer["warnings"].as_array().into_iter().flatten() {
+            output::error(&format!("warning: {}", cell(warning)));
+        }
         let rows = answer["databases"].as_array().into_iter().flatten();
         if self.service.json {
             output::line(&answer.to_string());

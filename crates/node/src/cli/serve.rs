@@ -220,6 +220,9 @@ fn check(config: &Config) -> anyhow::Result<()> {
     if config.node_types.replication {
         couch::Network::new(network(config)?, [0; 32])?;
     }
+    if let Some(file) = &config.rules.passwords_file {
+        scheduler::Passwords::load(file)?;
+    }
     Ok(())
 }
 

@@ -38,6 +38,7 @@ impl Config {
             // Sources refer to them.
             Err(what) => check("secrets", Err(what)),
         }
+        check("secrets", self.check_signing());
         check("webhooks", self.check_webhooks());
         check("jwt_keys", text(self.check_tokens()));
         check("chttpd_auth", self.check_secrets());
@@ -121,7 +122,31 @@ impl Config {
                 "`events.secret`: there is no section `[secrets.{secret}]`"
             ));
         }
+        let secrets = self.secrets.named().unwrap_or_default();
+        if let Ok(url) = url::Url::parse(&self.webhooks.events.url)
+            && let Some(named) = secrets.get(secret)
+            && !rules::deliver::signs(named, &url)
+        {
+            return Err(format!(
+                "`events.secret`: `[secrets.{secret}]` cannot sign calls of `events.url`: it needs `signing`, and the server of the \
+                 URL in `origins`"
+            ));
+        }
         self.webhooks.validate().map_err(str::to_owned)
+    }
+
+    /// The secrets that sign calls of webhooks.
+    fn check_signing(&self) -> Result<(), String> {
+        let mut secrets = self.secrets.0.iter();
+        let is_wrong = |members: &serde_json::Map<String, serde_json::Value>| {
+            (members.get("signing")).is_some_and(|signing| !rules::deliver::is_signing(signing))
+        };
+        secrets.find(|(_, members)| is_wrong(members)).map_or(Ok(()), |(name, _)| {
+            Err(format!(
+                "`{name}`: `signing` must be one or more texts of `whsec_` and base64, as `echo whsec_$(openssl rand -base64 32)` \
+                 makes them"
+            ))
+        })
     }
 
     fn check_secrets(&self) -> Result<(), String> {

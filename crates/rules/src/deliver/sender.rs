@@ -9,7 +9,6 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Request};
 use jobs::Clock;
 use scheduler::PasswordCell;
-use serde_json::Value;
 use tokio::time::Instant;
 use url::Url;
 
@@ -18,7 +17,7 @@ use super::delivery::Delivery;
 use super::hosts::Health;
 use super::identity;
 use super::options::Options;
-use super::sign::{InvalidSecret, Keys};
+use super::sign::{InvalidSecret, Keys, unsigned};
 use crate::rule::call::{Attempt, Outcome, Sign, Target, is_secret};
 
 /// Shorter values of a rule's headers and query are not redacted: they are more likely to be ordinary words.
@@ -181,23 +180,9 @@ impl Sender {
                 Ok(keys) => Ok(Some(keys)),
                 Err(InvalidSecret) => Err(invalid("its signing secret is not `whsec_` and base64")),
             },
-            Some(Sign::SecretRef(name)) => {
-                let members = self
-                    .secrets
-                    .get(name)
-                    .and_then(|secret| secret.members_for(url));
-                let texts: Vec<&str> = match members.and_then(|members| members.get("signing")) {
-                    Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect(),
-                    Some(Value::String(text)) => vec![text],
-                    _ => Vec::new(),
-                };
-                Keys::new(texts).map(Some).map_err(|InvalidSecret| {
-                    Unsendable::Unconfigured(format!(
-                        "the configuration has no valid `signing` in `[secrets.{name}]` for this endpoint: it must be one or \
-                         more texts of `whsec_` and base64, and `origins` must list the endpoint"
-                    ))
-                })
-            }
+            Some(Sign::SecretRef(name)) => Keys::named(self.secrets.get(name), url)
+                .map(Some)
+                .map_err(|InvalidSecret| Unsendable::Unconfigured(unsigned(name))),
         }
     }
 }

@@ -3,6 +3,9 @@
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
+use couch::NamedSecret;
+use serde_json::Value;
+use url::Url;
 
 /// Keys that sign, during a rotation the old and the new one.
 pub(super) struct Keys(Vec<hmac::Key>);
@@ -11,7 +14,47 @@ pub(super) struct Keys(Vec<hmac::Key>);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InvalidSecret;
 
+/// Why a secret of the configuration signs no calls of an endpoint.
+pub(crate) fn unsigned(name: &str) -> String {
+    format!(
+        "the configuration has no valid `signing` in `[secrets.{name}]` for this endpoint: it must be one or more texts of \
+         `whsec_` and base64, and `origins` must list the endpoint"
+    )
+}
+
+/// Whether a secret of the configuration signs calls of a URL.
+pub fn signs(secret: &NamedSecret, url: &Url) -> bool {
+    Keys::named(Some(secret), url).is_ok()
+}
+
+/// Whether this can be the `signing` of a secret of the configuration.
+pub fn is_signing(value: &Value) -> bool {
+    Keys::of(value).is_ok()
+}
+
 impl Keys {
+    /// Those of a secret of the configuration, for calls of a URL.
+    pub(super) fn named(secret: Option<&NamedSecret>, url: &Url) -> Result<Self, InvalidSecret> {
+        let members = secret.and_then(|secret| secret.members_for(url));
+        Self::of(
+            members
+                .and_then(|members| members.get("signing"))
+                .ok_or(InvalidSecret)?,
+        )
+    }
+
+    /// Reads `signing`: a text or several.
+    fn of(value: &Value) -> Result<Self, InvalidSecret> {
+        match value {
+            Value::String(text) => Self::new([text.as_str()]),
+            Value::Array(texts) => {
+                let texts: Option<Vec<_>> = texts.iter().map(Value::as_str).collect();
+                Self::new(texts.ok_or(InvalidSecret)?)
+            }
+            _ => Err(InvalidSecret),
+        }
+    }
+
     pub(super) fn new<'a>(
         secrets: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, InvalidSecret> {

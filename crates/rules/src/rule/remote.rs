@@ -170,6 +170,11 @@ impl Remote {
         urls.map(move |(key, replicate)| (key.as_str(), replicate.body(db, &captures)))
     }
 
+    /// The replication to each of its URLs.
+    pub(super) fn replications(&self) -> impl Iterator<Item = &Replicate> {
+        self.urls.iter().map(|(_, replicate)| replicate)
+    }
+
     /// Its URLs, as they are spelled, without credentials.
     pub fn urls(&self) -> impl Iterator<Item = String> {
         self.urls

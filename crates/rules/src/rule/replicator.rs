@@ -1,8 +1,9 @@
 //! `replicator`: a replication that runs when its source has changed.
 
+use couch::Endpoint;
 use document::json::Json;
 use percent_encoding::percent_decode_str;
-use replication::params::{Defaults, Replication};
+use replication::params::{Defaults, Replication, Request};
 use url::Url;
 
 use super::fields::{Fields, Invalid};
@@ -92,11 +93,24 @@ impl Replicate {
 
     /// Checks the parameters; errors have this path.
     pub(super) fn check(&self, path: &str) -> Result<(), Invalid> {
+        self.sample(path).map(drop)
+    }
+
+    /// The replication for samples of the variables.
+    fn sample(&self, path: &str) -> Result<Request, Invalid> {
         let sample = self.with(|side| Ok(side.url.sample_text()));
         let sample = sample.map_err(|error| Invalid::new("source", error.to_string()))?;
         Replication::from_request(&sample, None, &Defaults::default())
-            .map_err(|error| Invalid::new(path, error.to_string()))?;
-        Ok(())
+            .map_err(|error| Invalid::new(path, error.to_string()))
+    }
+
+    /// Source and target, for samples of the variables.
+    pub(super) fn endpoints(&self) -> Option<[Endpoint; 2]> {
+        match self.sample("").ok()? {
+            Request::Start(sample) => Some([sample.source, sample.target]),
+            // `cancel` is not among the parameters.
+            Request::Cancel(_) | Request::CancelId(_) => None,
+        }
     }
 
     pub(super) fn source(&self) -> &Side {

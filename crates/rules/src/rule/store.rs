@@ -69,6 +69,7 @@ impl Rules {
             }
             if let Some(rule) = Rule::parse(&body)? {
                 rule.check_id(db.name().as_str(), &edit.id)?;
+                self.look_at_secrets(db, &edit.id, &rule)?;
             }
         }
         edit.sealed = strip::seal_body(self.0.sealer(), db, &edit.id, &body, None);

@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use document::json::Json;
 use document::mango::{Budget, Selector, TooExpensive};
+use url::Url;
 use url::form_urlencoded::Serializer;
 
 use super::call::{Call, Hidden, Retry, Sign, Target};
@@ -123,6 +124,14 @@ impl Webhook {
     pub(super) fn waits_for(&self) -> Option<String> {
         let origin = || self.url.sample().origin().ascii_serialization();
         self.block.then(origin)
+    }
+
+    /// The secret of the configuration that signs its calls, and the URL with samples for variables.
+    pub(super) fn named_secret(&self) -> Option<(&str, &Url)> {
+        match &self.sign {
+            Some(Sign::SecretRef(name)) => Some((name, self.url.sample())),
+            Some(Sign::Secret(_)) | None => None,
+        }
     }
 
     pub fn selector(&self) -> Option<&Arc<Selector>> {
