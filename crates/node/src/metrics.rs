@@ -15,7 +15,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use metrics::gauge;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use store::Store;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -24,9 +24,12 @@ use servers::{Recording, Servers};
 
 /// How often histogram samples are aggregated.
 const INTERVAL: Duration = Duration::from_secs(15);
+/// Of durations.
 const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
 ];
+/// Of numbers of attempts.
+const COUNT_BUCKETS: [f64; 9] = [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];
 
 #[derive(Clone)]
 pub struct Collected {
@@ -40,6 +43,13 @@ impl std::fmt::Debug for Collected {
     }
 }
 
+fn builder() -> anyhow::Result<PrometheusBuilder> {
+    let counted = Matcher::Full("davenport_webhook_attempts".to_owned());
+    Ok(PrometheusBuilder::new()
+        .set_buckets(&BUCKETS)?
+        .set_buckets_for_metric(counted, &COUNT_BUCKETS)?)
+}
+
 impl Collected {
     /// Installs the recorder, once per process.
     pub fn begin() -> anyhow::Result<Self> {
@@ -48,9 +58,7 @@ impl Collected {
             return Ok(collected.clone());
         }
         let recorder = Recording {
-            exporter: PrometheusBuilder::new()
-                .set_buckets(&BUCKETS)?
-                .build_recorder(),
+            exporter: builder()?.build_recorder(),
             servers: Servers::default(),
         };
         let collected = COLLECTED.get_or_init(|| Self {
@@ -131,5 +139,34 @@ impl Answer for Scraped {
         let kind = HeaderValue::from_static(kind);
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics::{histogram, with_local_recorder};
+
+    use super::*;
+
+    #[test]
+    fn attempts_are_counted_and_durations_measured() {
+        let recorder = builder().unwrap().build_recorder();
+        with_local_recorder(&recorder, || {
+            histogram!("davenport_webhook_attempts").record(2.0);
+            histogram!("davenport_webhook_seconds").record(0.02);
+        });
+        let text = recorder.handle().render();
+        for line in [
+            "davenport_webhook_attempts_bucket{le=\"1\"} 0",
+            "davenport_webhook_attempts_bucket{le=\"2\"} 1",
+            "davenport_webhook_attempts_bucket{le=\"100\"} 1",
+            "davenport_webhook_seconds_bucket{le=\"0.01\"} 0",
+            "davenport_webhook_seconds_bucket{le=\"0.025\"} 1",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
+        }
     }
 }
