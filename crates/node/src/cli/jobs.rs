@@ -78,10 +78,12 @@ enum State {
     Idle,
     Unreachable,
     Crashing,
-    #[value(alias = "finished")]
     Completed,
-    #[value(alias = "dead")]
     Failed,
+    /// With `--type`, what is completed without.
+    Finished,
+    /// With `--type`, what is failed without.
+    Dead,
 }
 
 #[derive(Debug, Args)]
@@ -110,14 +112,17 @@ impl State {
             Self::Pending => "pending",
             Self::Running | Self::Idle | Self::Unreachable => "running",
             Self::Crashing => "crashing",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
+            Self::Completed | Self::Finished => "completed",
+            Self::Failed | Self::Dead => "failed",
         }
     }
 
     /// Finished jobs are listed by their documents.
     fn is_finished(self) -> bool {
-        matches!(self, Self::Completed | Self::Failed)
+        matches!(
+            self,
+            Self::Completed | Self::Failed | Self::Finished | Self::Dead
+        )
     }
 
     fn has(self, job: &Value) -> bool {

@@ -178,8 +178,8 @@ fn state_name(state: State) -> anyhow::Result<&'static str> {
     Ok(match state {
         State::Pending => "pending",
         State::Running => "running",
-        State::Completed => "finished",
-        State::Failed => "dead",
+        State::Completed | State::Finished => "finished",
+        State::Failed | State::Dead => "dead",
         State::Idle | State::Unreachable | State::Crashing => {
             let why = "with --type, --states takes pending, running, finished and dead";
             return Err(unusable(why));
