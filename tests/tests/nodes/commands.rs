@@ -165,6 +165,16 @@ async fn rules_are_listed_and_shown_without_credentials() {
     }
     let shown = commands.succeed(&["rules", "show", "hook", "--json"]).await;
     assert!(shown.contains("s3cret"), "{shown}");
+    let (code, _, error) = commands.run(&["rules", "show", "hok"]).await;
+    let reason = "there is no rule hok in the database _rules; `davenport rules list --db _rules` lists its rules";
+    assert!(code == Some(1) && error.contains(reason), "{error}");
+    let (code, _, error) = commands
+        .run(&["rules", "--db", "spiegel", "show", "hook"])
+        .await;
+    assert!(
+        code == Some(1) && error.contains("Database does not exist."),
+        "{error}"
+    );
     commands.node.stop().await.unwrap();
 }
 

@@ -202,10 +202,19 @@ fn rule_id(opened: &Opened, id: &str) -> RuleId {
 
 /// The body of a rule in the database.
 async fn stored(call: &Call, opened: &Opened, id: &str) -> Result<Json, Error> {
-    let document = call
+    let document = match call
         .docs()
         .get(&opened.db, id, &ReadOptions::default())
-        .await?;
+        .await
+    {
+        Err(docstore::Error::Missing | docstore::Error::Deleted) => {
+            let db = opened.db.name();
+            return Err(Error::not_found(format!(
+                "there is no rule `{id}` in the database `{db}`; `davenport rules list --db {db}` lists its rules"
+            )));
+        }
+        document => document?,
+    };
     let sealer = call.shared.replications.sealer();
     strip::open_body(sealer, &opened.db, id, &document.body).map_err(Error::internal)
 }

@@ -436,10 +436,12 @@ async fn actions_on_rules_say_what_to_do() {
         root.post(&path, &none)
             .await
             .refuses(400, "bad_request", paused);
-        let path = format!("/_rules/none/{action}");
+        let path = format!("/shop%2F_rules/none/{action}");
+        let reason = "there is no rule `none` in the database `shop/_rules`; `davenport rules list --db shop/_rules` lists \
+                      its rules";
         root.post(&path, &none)
             .await
-            .refuses(404, "not_found", "missing");
+            .refuses(404, "not_found", reason);
     }
     root.get("/_rules/hook/_pause").await.gives(405);
     let listed = root.get("/_rules/hook/_databases?limit=1").await.gives(200);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use document::json::Json;
 use futures::{StreamExt as _, stream};
@@ -11,7 +11,7 @@ use rules::rule::call::is_secret;
 use serde_json::Value;
 
 use super::output::{self, cell};
-use super::service::{Service, ServiceFlags, answer, escaped};
+use super::service::{Refusal, Service, ServiceFlags, answer, escaped};
 
 /// Requests for states at a time.
 const AT_ONCE: usize = 8;
@@ -154,7 +154,7 @@ impl Rules {
     }
 
     async fn show(&self, id: &str) -> anyhow::Result<()> {
-        let rule = self.service.document(&self.db, id).await?.to_value();
+        let rule = self.document(id).await?.to_value();
         if self.service.json {
             output::line(&rule.to_string());
             return Ok(());
@@ -170,6 +170,20 @@ impl Rules {
             self.show_databases(id).await?;
         }
         Ok(())
+    }
+
+    async fn document(&self, id: &str) -> anyhow::Result<Json> {
+        let db = &self.db;
+        let found = self.service.document(db, id).await;
+        found.map_err(|error| {
+            let refusal = error.downcast_ref::<Refusal>();
+            if !refusal.is_some_and(Refusal::is_of_document) {
+                return error;
+            }
+            anyhow!(
+                "there is no rule {id} in the database {db}; `davenport rules list --db {db}` lists its rules"
+            )
+        })
     }
 
     /// The first databases that a rule has looked at.

@@ -58,6 +58,13 @@ pub(super) struct Refusal {
     hint: &'static str,
 }
 
+impl Refusal {
+    /// Whether a document is missing, not its database.
+    pub(super) fn is_of_document(&self) -> bool {
+        self.status == 404 && matches!(&*self.reason, "missing" | "deleted")
+    }
+}
+
 /// Rows of `_all_docs`.
 #[derive(Deserialize)]
 pub(super) struct Page {
