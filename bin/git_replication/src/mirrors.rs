@@ -12,7 +12,6 @@
 //! So an event never changes what is being pushed, a push that fails or dies leaves its refs to the next one, and refs
 //! that arrive during a push make the job run again. Each line is one transaction.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -86,8 +85,7 @@ pub(crate) struct Mirrors {
 impl Mirrors {
     /// Does not create a store, whose events no node would ever see.
     pub(crate) async fn open_existing(url: &str) -> anyhow::Result<Self> {
-        let directory = url.strip_prefix("lmdb:").map(Path::new);
-        if directory.is_some_and(|directory| !directory.join("format").exists()) {
+        if !Store::is_there(url) {
             return Err(Refused::argument(format!("no store at {url}; check --store")).into());
         }
         Self::open(url).await

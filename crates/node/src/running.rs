@@ -487,12 +487,3 @@ pub(crate) fn key_file(config: &Config, file: Option<&Path>) -> Option<PathBuf> 
     let state = std::env::var_os("STATE_DIRECTORY");
     crate::keys::path(config, file, state.as_deref().map(Path::new))
 }
-
-/// False if opening the store would create it.
-pub(crate) fn store_is_there(config: &Config) -> bool {
-    match config.store.url.split_once(':') {
-        Some(("lmdb", directory)) => Path::new(directory).join("format").exists(),
-        Some(("memory", _)) => false,
-        _ => true,
-    }
-}

@@ -79,6 +79,11 @@ static STORES: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new(
 
 type Shared = Mutex<Weak<Lmdb>>;
 
+/// Whether a directory has a store.
+pub(crate) fn is_there(path: &Path) -> bool {
+    directory::has_format(path)
+}
+
 /// An open store. Dropping the last handle makes a checkpoint and ends the threads.
 #[derive(Debug)]
 pub(crate) struct Lmdb {

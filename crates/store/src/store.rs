@@ -1,7 +1,7 @@
 //! Opening a store by its URL.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::call::Attempt;
 use crate::counting::{Counting, Part};
 use crate::faults::FaultState;
 use crate::fdb::Fdb;
-use crate::lmdb::{Lmdb, Space};
+use crate::lmdb::{self, Lmdb, Space};
 use crate::local::{LocalBackend, LocalTransaction};
 use crate::metadata::{self, Metadata};
 use crate::stats::{Counters, Stats};
@@ -57,6 +57,15 @@ impl Store {
     /// Opens a store with default options: `lmdb:DIRECTORY`, `fdb:CLUSTER_FILE` or `memory:`.
     pub async fn open(url: &str) -> Result<Self> {
         Self::open_with(url, &OpenOptions::default()).await
+    }
+
+    /// Whether [`open`](Self::open) finds a store, rather than making one. True for an `fdb:` URL: its cluster is not asked.
+    pub fn is_there(url: &str) -> bool {
+        match url.split_once(':') {
+            Some(("lmdb", directory)) => lmdb::is_there(Path::new(directory)),
+            Some(("memory", _)) => false,
+            _ => true,
+        }
     }
 
     /// Opens a store with these options.

@@ -7,12 +7,13 @@ use clap::{Args, Subcommand};
 use scheduler::Scanned;
 use seal::{KeysInUse, Resealing, keys_in_use};
 use serde_json::{Value, json};
+use store::Store;
 
 use super::nodes::{self, NodesFlags};
 use super::{Unusable, output};
 use crate::config::Config;
 use crate::keys::{Exposed, KeyRing};
-use crate::running::{key_file, open_store, other_key, store_is_there};
+use crate::running::{key_file, open_store, other_key};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -53,7 +54,7 @@ impl Target {
     fn existing(&self) -> anyhow::Result<(Config, PathBuf)> {
         let sources = self.nodes.sources()?;
         let config = sources.load()?.config;
-        if !store_is_there(&config) {
+        if !Store::is_there(&config.store.url) {
             let what = format!("no store at {}", config.store.url);
             return Err(anyhow!("{what}; check --store").context(Unusable));
         }
@@ -96,7 +97,7 @@ async fn reseal(target: &Target) -> anyhow::Result<()> {
 
 /// Checks whether the keys of a configuration match its store. Creates nothing.
 pub(super) async fn look(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
-    let Some(file) = key_file(config, file).filter(|_| store_is_there(config)) else {
+    let Some(file) = key_file(config, file).filter(|_| Store::is_there(&config.store.url)) else {
         return Ok(());
     };
     let time_limit = std::time::Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! `davenport store`: works on a store directly, also while no node runs.
 
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ::store::nodes::Registered;
 use ::store::{Space, Store, Totals};
@@ -84,8 +84,7 @@ impl Flags {
 impl Target {
     /// Opens an existing store; does not create one.
     async fn open_existing(&self) -> anyhow::Result<Store> {
-        let directory = self.store.strip_prefix("lmdb:").map(Path::new);
-        if directory.is_some_and(|directory| !directory.join("format").exists()) {
+        if !Store::is_there(&self.store) {
             let message = format!("no store at {}; check --store", self.store);
             return Err(::store::Error::Open {
                 message,

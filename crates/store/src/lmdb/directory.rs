@@ -33,6 +33,11 @@ const FORMAT_MAGIC: &str = "davenport embedded store, format ";
 /// Format 1 had no checksums in the tree.
 const FORMAT: u32 = 2;
 
+/// Whether a directory has a store, of any format.
+pub(super) fn has_format(path: &Path) -> bool {
+    path.join(FORMAT_NAME).exists()
+}
+
 impl Directory {
     /// Creates the directory, or checks that it has a store of a supported format.
     pub(super) fn prepare(path: &Path) -> Result<Self> {

@@ -17,7 +17,7 @@ use super::directory::Directory;
 use super::engine::{Engine, Tuning};
 use super::{Lmdb, open};
 use crate::pending::{CommitRequest, Mutation, Stamp};
-use crate::{KeyRange, KeyValue, OpenOptions, RangeOptions, Result};
+use crate::{KeyRange, KeyValue, OpenOptions, RangeOptions, Result, Store};
 
 /// No background threads.
 fn manual() -> Tuning {
@@ -91,6 +91,19 @@ fn a_store_that_has_settled_has_nothing_left_in_the_log() {
     lmdb.checkpoint().unwrap();
     assert_eq!(lmdb.engine().core().backlog_bytes(), 0);
     assert_eq!(lmdb.latest(&[2]).unwrap(), Some(Bytes::from("value")));
+}
+
+#[test]
+fn a_directory_is_a_store_once_one_was_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let url = format!("lmdb:{}", path.display());
+    assert!(!Store::is_there(&url) && !path.exists());
+    std::fs::create_dir(&path).unwrap();
+    assert!(!Store::is_there(&url));
+    engine(&path).unwrap().close();
+    assert!(Store::is_there(&url));
+    assert!(Store::is_there("fdb:/none") && !Store::is_there("memory:"));
 }
 
 #[test]
