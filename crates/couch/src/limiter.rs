@@ -18,12 +18,17 @@ use crate::types::millis;
 
 const BASE_INTERVAL_MS: u64 = 20;
 const BACKOFF_FACTOR: f64 = 1.2;
-/// A run gives up on a key that reaches this interval.
+/// A run gives up on a key that reaches this interval, until the key is forgotten.
 pub(crate) const MAX_INTERVAL_MS: u64 = 25_000;
 const SENSITIVITY_WINDOW_MS: u64 = 80;
 const TIME_DECAY_FACTOR: u64 = 2;
 const TIME_DECAY_THRESHOLD_MS: u64 = 1000;
 const SWEEP_PERIOD_MS: u64 = 2 * MAX_INTERVAL_MS;
+/// A key is forgotten this long after its last answer, or when the time is over that the server asked for. Then a request
+/// is sent even if the key was given up.
+const KEPT: Duration = Duration::from_millis(MAX_INTERVAL_MS);
+/// The longest `Retry-After` that is heeded.
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
 /// The intervals of all keys of a node.
 pub(crate) struct RateLimiter<K> {
@@ -41,6 +46,8 @@ struct Entries<K> {
 struct Entry {
     interval_ms: u64,
     updated: Instant,
+    /// When it is forgotten.
+    until: Instant,
 }
 
 impl<K: Hash + Eq> RateLimiter<K> {
@@ -55,12 +62,27 @@ impl<K: Hash + Eq> RateLimiter<K> {
         }
     }
 
-    /// How long a request to `key` has to wait; `None` if the key is given up.
-    pub(crate) fn delay(&self, key: &K) -> Option<Duration> {
-        let interval_ms = self.interval_ms(key);
-        (interval_ms < MAX_INTERVAL_MS).then(|| Duration::from_millis(interval_ms))
+    /// How long a request to `key` has to wait; `None` if the key is given up for now.
+    pub(crate) fn delay(&self, key: &K, now: Instant) -> Option<Duration> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Some(Duration::ZERO);
+        }
+        self.with(|entries| {
+            // Without requests, nothing else would remove a key that is given up.
+            entries.sweep(now);
+            let Some(entry) = entries.by_key.get(key) else {
+                return Some(Duration::ZERO);
+            };
+            if entry.until <= now {
+                entries.by_key.remove(key);
+                return Some(Duration::ZERO);
+            }
+            let interval_ms = entry.interval_ms;
+            (interval_ms < MAX_INTERVAL_MS).then(|| Duration::from_millis(interval_ms))
+        })
     }
 
+    #[cfg(test)]
     fn interval_ms(&self, key: &K) -> u64 {
         if self.count.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -89,6 +111,7 @@ impl<K: Hash + Eq> RateLimiter<K> {
                 *entry = Entry {
                     interval_ms: interval_ms.max(BASE_INTERVAL_MS),
                     updated: now,
+                    until: now + KEPT,
                 };
             }
         });
@@ -104,18 +127,20 @@ impl<K: Hash + Eq> RateLimiter<K> {
             let too_soon = entry.is_some_and(|entry| {
                 millis(now.saturating_duration_since(entry.updated)) <= SENSITIVITY_WINDOW_MS
             });
-            let asked_ms = retry_after.map_or(0, millis);
+            let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
             let stretched_ms = if too_soon { old_ms } else { stretch(old_ms) };
-            let interval_ms = stretched_ms.max(asked_ms.min(MAX_INTERVAL_MS));
-            if interval_ms != old_ms || !too_soon {
-                entries.by_key.insert(
-                    key,
-                    Entry {
-                        interval_ms,
-                        updated: now,
-                    },
-                );
-            }
+            let interval_ms = stretched_ms.max(millis(asked).min(MAX_INTERVAL_MS));
+            let until = now + asked.max(KEPT);
+            let updated = match entry {
+                Some(entry) if too_soon && interval_ms == old_ms => entry.updated,
+                _ => now,
+            };
+            let entry = Entry {
+                interval_ms,
+                updated,
+                until: entry.map_or(until, |entry| entry.until.max(until)),
+            };
+            entries.by_key.insert(key, entry);
         });
     }
 
@@ -135,9 +160,7 @@ impl<K> Entries<K> {
             return;
         }
         self.last_sweep = Some(now);
-        self.by_key.retain(|_, entry| {
-            millis(now.saturating_duration_since(entry.updated)) <= MAX_INTERVAL_MS
-        });
+        self.by_key.retain(|_, entry| entry.until > now);
     }
 }
 
@@ -240,7 +263,7 @@ mod tests {
     async fn steps_decay_and_limit() {
         let mut f = Fixture::new();
         let mut failures = 0;
-        while f.limiter.delay(&"key").is_some() {
+        while f.limiter.delay(&"key", f.now).is_some() {
             f.after(100).failure();
             failures += 1;
             assert!(failures < 100);
@@ -248,7 +271,7 @@ mod tests {
         assert_eq!(f.limiter.interval_ms(&"key"), 25_000);
         assert_eq!(failures, 40);
         assert_eq!(f.after(100).success(), 24_000);
-        assert!(f.limiter.delay(&"key").is_some());
+        assert!(f.limiter.delay(&"key", f.now).is_some());
         assert_eq!(f.after(7_001).success(), 24_000 - 14_002 - 100);
         assert_eq!(f.after(900).success(), 9_898 - 100);
         assert_eq!(f.after(60_000).success(), 0);
@@ -259,15 +282,60 @@ mod tests {
         let f = Fixture::new();
         f.limiter
             .failure("key", Some(Duration::from_secs(3)), f.now);
-        assert_eq!(f.limiter.delay(&"key"), Some(Duration::from_secs(3)));
+        assert_eq!(f.limiter.delay(&"key", f.now), Some(Duration::from_secs(3)));
         f.limiter
             .failure("key", Some(Duration::from_hours(1)), f.now);
-        assert_eq!(f.limiter.delay(&"key"), None, "longer than a run waits");
         assert_eq!(
-            f.limiter.delay(&"other"),
+            f.limiter.delay(&"key", f.now),
+            None,
+            "longer than a run waits"
+        );
+        assert_eq!(
+            f.limiter.delay(&"other", f.now),
             Some(Duration::ZERO),
             "keys are apart"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_given_up_is_tried_again() {
+        let minute = Duration::from_mins(1);
+        let ends = |asked: Option<Duration>, failures: u32| {
+            let f = Fixture::new();
+            let mut now = f.now;
+            for _ in 0..failures {
+                now += Duration::from_millis(100);
+                f.limiter.failure("key", asked, now);
+            }
+            let delay = |after| f.limiter.delay(&"key", now + after);
+            assert_eq!(delay(Duration::from_secs(24)), None);
+            let tried = (1..).find(|n| delay(minute * *n).is_some()).unwrap();
+            assert_eq!(delay(Duration::ZERO), Some(Duration::ZERO), "forgotten");
+            assert_eq!(f.limiter.count.load(Ordering::Relaxed), 0);
+            tried
+        };
+        assert_eq!(ends(None, 40), 1);
+        assert_eq!(ends(Some(minute * 3), 1), 3);
+        assert_eq!(
+            ends(Some(Duration::MAX), 1),
+            60,
+            "no server is lost for good"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_wait_counts() {
+        let f = Fixture::new();
+        let fails = |asked| {
+            let asked = Some(Duration::from_secs(asked));
+            f.limiter.failure("key", asked, f.now);
+        };
+        for asked in [30, 90, 30] {
+            fails(asked);
+        }
+        let delay = |after| f.limiter.delay(&"key", f.now + Duration::from_secs(after));
+        assert_eq!(delay(89), None);
+        assert_eq!(delay(90), Some(Duration::ZERO));
     }
 
     #[tokio::test(start_paused = true)]

@@ -247,7 +247,7 @@ impl Peer {
         let mut target = Target::own(self, call);
         let mut renewals = 0;
         loop {
-            let Some(delay) = self.network.limiter().delay(&key) else {
+            let Some(delay) = self.network.limiter().delay(&key, Instant::now()) else {
                 return Err(Error::MaxBackoff {
                     request: self.shown(call),
                 }

@@ -1,6 +1,7 @@
 //! 429, `Retry-After`, and what they slow down.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use couch::{Endpoint, Error, RateLimitScope};
 
@@ -62,6 +63,27 @@ async fn the_limit_is_the_whole_nodes() {
         3,
         "other databases and methods are not slowed down"
     );
+}
+
+#[tokio::test]
+async fn a_server_that_is_given_up_is_tried_again() {
+    let fake = refusing(1, answer(429, &[("Retry-After", "60")], b"")).await;
+    let db = open(&fake).await;
+    for seconds in [0, 30, 15] {
+        pass(seconds).await;
+        let error = db.info().await.unwrap_err();
+        assert!(matches!(error, Error::MaxBackoff { .. }), "{error:?}");
+    }
+    assert_eq!(fake.seen().len(), 1, "nothing is sent meanwhile");
+    pass(60).await;
+    db.info().await.unwrap();
+}
+
+/// Lets time pass while no request is sent.
+async fn pass(seconds: u64) {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+    tokio::time::resume();
 }
 
 #[tokio::test]
