@@ -37,6 +37,8 @@ struct State {
     cookie: Option<HeaderValue>,
     /// When a refused request last renewed it.
     refused: Option<Instant>,
+    /// Whether it is not renewed yet since.
+    is_refused: bool,
     renew_at: Option<Instant>,
     /// Whether the server wants Basic credentials even for `_session` (`require_valid_user`).
     needs_basic: bool,
@@ -85,6 +87,7 @@ impl Session {
         if state.renew_at.is_some_and(|at| at <= Instant::now()) {
             state.renew_at = None;
             self.renew(&mut state).await?;
+            state.is_refused = false;
         }
         match &state.cookie {
             Some(cookie) => Ok((cookie.clone(), state.epoch)),
@@ -114,20 +117,7 @@ impl Session {
         if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             return Verdict::Stands;
         }
-        let mut state = self.state.lock().await;
-        if state.epoch > epoch {
-            return Verdict::Again;
-        }
-        // A restarted server may reject even a new cookie; but a request refused with two in a row is
-        // refused for another reason.
-        let since = (state.refused).map(|at| now.saturating_duration_since(at));
-        if since.is_some_and(|since| since < self.settings.session_min_update) {
-            state.renew_by(now + self.settings.session_min_update);
-            return Verdict::Stands;
-        }
-        state.refused = Some(now);
-        state.renew_by(now);
-        Verdict::Again
+        self.state.lock().await.refuse(epoch, now, &self.settings)
     }
 
     async fn renew(&self, state: &mut State) -> Result<(), Error> {
@@ -212,11 +202,35 @@ impl State {
         }
         self.cookie = Some(cookie.clone());
         self.epoch += 1;
+        self.is_refused = false;
         // A tenth is deducted for the time in transit and clock skew.
         let lifetime = max_age.map_or(settings.session_refresh, |seconds| {
             Duration::from_secs(seconds.min(u64::from(u32::MAX)) * 9 / 10)
         });
         self.renew_at = Some(now + lifetime);
+    }
+
+    /// A request with the cookie of `epoch` was refused.
+    fn refuse(&mut self, epoch: u64, now: Instant, settings: &AuthSettings) -> Verdict {
+        if self.epoch > epoch {
+            return Verdict::Again;
+        }
+        // Others sent at the same time are refused as well, and all of them wait for the same renewal.
+        if self.is_refused {
+            self.renew_by(now);
+            return Verdict::Again;
+        }
+        // A restarted server may reject even a new cookie; but a request refused with two in a row is
+        // refused for another reason.
+        let since = self.refused.map(|at| now.saturating_duration_since(at));
+        if since.is_some_and(|since| since < settings.session_min_update) {
+            self.renew_by(now + settings.session_min_update);
+            return Verdict::Stands;
+        }
+        self.refused = Some(now);
+        self.is_refused = true;
+        self.renew_by(now);
+        Verdict::Again
     }
 
     fn renew_by(&mut self, at: Instant) {
@@ -302,13 +316,32 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn renewal_times() {
-        let settings = AuthSettings {
+    fn settings() -> AuthSettings {
+        AuthSettings {
             session_refresh: Duration::from_secs(550),
             session_min_update: YOUNG,
             jwt_directory: None,
-        };
+        }
+    }
+
+    /// Two requests are out when the server forgets the session.
+    #[tokio::test(start_paused = true)]
+    async fn all_requests_with_a_lost_session_are_repeated() {
+        let (mut state, settings, now) = (State::default(), settings(), Instant::now());
+        state.update(&HeaderValue::from_static("c"), None, now, &settings);
+        for _ in 0..2 {
+            assert_eq!(state.refuse(1, now, &settings), Verdict::Again);
+            assert_eq!(state.renew_at, Some(now));
+        }
+        state.update(&HeaderValue::from_static("d"), None, now, &settings);
+        assert_eq!(state.refuse(1, now, &settings), Verdict::Again);
+        assert_eq!(state.refuse(2, now, &settings), Verdict::Stands);
+        assert_eq!(state.refuse(2, now + YOUNG, &settings), Verdict::Again);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewal_times() {
+        let settings = settings();
         let now = Instant::now();
         for (max_age, seconds) in [(None, 550), (Some(100), 90), (Some(5), 4), (Some(0), 0)] {
             let mut state = State::default();
