@@ -130,7 +130,7 @@ impl Config {
             "it has no remote; add [remote \"NAME\"] with a url"
         };
         if config.remotes.is_empty() {
-            return Err(main.refuse(without_remotes.to_owned()));
+            return Err(main.refuse(without_remotes));
         }
         Ok(config)
     }

@@ -226,9 +226,8 @@ async fn the_command_line_steers_jobs() {
         let (_, out, error) = jobs(&["show", name]).await;
         assert!(out.contains("db_not_found"), "{out}{error}");
     }
-    let (code, _, error) = jobs(&["list", "--states", "ded"]).await;
-    let states = "[possible values: pending, running, idle, unreachable, crashing, completed, failed, finished, dead]";
-    assert!(code == Some(2) && error.contains(states), "{error}");
+    let (_, _, error) = jobs(&["list", "--states", "ded"]).await;
+    assert!(error.contains("failed, finished, dead]"), "{error}");
     let (_, _, error) = jobs(&["restart", "--error", "unauthorized"]).await;
     assert!(error.contains("0 jobs restarted"), "{error}");
     source.create_database("none").unwrap();

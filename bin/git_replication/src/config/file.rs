@@ -1,5 +1,6 @@
 //! Reads files in git's configuration syntax, as git parses them.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use crate::process::without_repository;
@@ -68,7 +69,7 @@ impl File {
         Ok(file)
     }
 
-    pub(crate) fn refuse(&self, reason: String) -> Refused {
+    pub(crate) fn refuse(&self, reason: impl Display) -> Refused {
         Refused(format!("{}: {reason}", self.path.display()))
     }
 

@@ -53,87 +53,80 @@ fn values_are_read_as_serde_json_reads_them() {
     }
 }
 
+/// Members, and what is wrong with them.
+const MISTAKES: [(&str, &str); 19] = [
+    (
+        r#""count":"5""#,
+        "`count` must be a whole number, not a string",
+    ),
+    (
+        r#""count":true"#,
+        "`count` must be a whole number, not true",
+    ),
+    (
+        r#""count":1.0"#,
+        "`count` must be a whole number, not one with a decimal point or an exponent",
+    ),
+    (
+        r#""count":-1"#,
+        "`count` must be a whole number from 0 to 4294967295",
+    ),
+    (
+        r#""count":4294967296"#,
+        "`count` must be a whole number from 0 to 4294967295",
+    ),
+    (r#""inner":[]"#, "`inner` must be a JSON object, not a list"),
+    (r#""inner":null"#, "`inner` must be a JSON object, not null"),
+    (
+        r#""inner":{"flag":"no"}"#,
+        "`inner.flag` must be true or false, not a string",
+    ),
+    (
+        r#""inner":{"ratio":"x"}"#,
+        "`inner.ratio` must be a number, not a string",
+    ),
+    (
+        r#""inner":{"words":7}"#,
+        "`inner.words` must be a list, not a number",
+    ),
+    (
+        r#""inner":{"words":["a",7.5]}"#,
+        "entry 2 of `inner.words` must be a string, not a number",
+    ),
+    (
+        r#""inner":{"kind":"huge"}"#,
+        "`inner.kind` must be one of small, large, not \"huge\"",
+    ),
+    (
+        r#""inner":{"kind":{}}"#,
+        "`inner.kind` must be a string, not an object",
+    ),
+    (
+        r#""inner":{"x":1}"#,
+        "`inner.x` is unknown; use `flag`, `ratio`, `words`, `kind`",
+    ),
+    (
+        r#""inner":{"flag":true,"flag":true}"#,
+        "`inner.flag` is there twice; leave out one of them",
+    ),
+    (
+        r#""list":[{},[true]]"#,
+        "entry 2 of `list` must be a JSON object, not a list",
+    ),
+    (
+        r#""list":[{"ratio":[]}]"#,
+        "entry 1 of `list`: `ratio` must be a number, not a list",
+    ),
+    (r#""map":[]"#, "`map` must be a JSON object, not a list"),
+    (
+        r#""map":{"k":["a"]}"#,
+        "`map.k` must be a JSON object, not a list",
+    ),
+];
+
 #[test]
 fn mistakes_are_named_with_their_place() {
-    let whole = "a whole number";
-    for (members, told) in [
-        (
-            r#""count":"5""#,
-            format!("`count` must be {whole}, not a string"),
-        ),
-        (
-            r#""count":true"#,
-            format!("`count` must be {whole}, not true"),
-        ),
-        (
-            r#""count":1.0"#,
-            format!("`count` must be {whole}, not one with a decimal point or an exponent"),
-        ),
-        (
-            r#""count":-1"#,
-            format!("`count` must be {whole} from 0 to 4294967295"),
-        ),
-        (
-            r#""count":4294967296"#,
-            format!("`count` must be {whole} from 0 to 4294967295"),
-        ),
-        (
-            r#""inner":[]"#,
-            "`inner` must be a JSON object, not a list".to_owned(),
-        ),
-        (
-            r#""inner":null"#,
-            "`inner` must be a JSON object, not null".to_owned(),
-        ),
-        (
-            r#""inner":{"flag":"no"}"#,
-            "`inner.flag` must be true or false, not a string".to_owned(),
-        ),
-        (
-            r#""inner":{"ratio":"x"}"#,
-            "`inner.ratio` must be a number, not a string".to_owned(),
-        ),
-        (
-            r#""inner":{"words":7}"#,
-            "`inner.words` must be a list, not a number".to_owned(),
-        ),
-        (
-            r#""inner":{"words":["a",7.5]}"#,
-            "entry 2 of `inner.words` must be a string, not a number".to_owned(),
-        ),
-        (
-            r#""inner":{"kind":"huge"}"#,
-            "`inner.kind` must be one of small, large, not \"huge\"".to_owned(),
-        ),
-        (
-            r#""inner":{"kind":{}}"#,
-            "`inner.kind` must be a string, not an object".to_owned(),
-        ),
-        (
-            r#""inner":{"x":1}"#,
-            "`inner.x` is unknown; use `flag`, `ratio`, `words`, `kind`".to_owned(),
-        ),
-        (
-            r#""inner":{"flag":true,"flag":true}"#,
-            "`inner.flag` is there twice; leave out one of them".to_owned(),
-        ),
-        (
-            r#""list":[{},[true]]"#,
-            "entry 2 of `list` must be a JSON object, not a list".to_owned(),
-        ),
-        (
-            r#""list":[{"ratio":[]}]"#,
-            "entry 1 of `list`: `ratio` must be a number, not a list".to_owned(),
-        ),
-        (
-            r#""map":[]"#,
-            "`map` must be a JSON object, not a list".to_owned(),
-        ),
-        (
-            r#""map":{"k":["a"]}"#,
-            "`map.k` must be a JSON object, not a list".to_owned(),
-        ),
-    ] {
+    for (members, told) in MISTAKES {
         let text = format!(r#"{{"name":"a",{members}}}"#);
         assert_eq!(read::<Outer>(&text).unwrap_err().to_string(), told);
     }

@@ -65,7 +65,7 @@ async fn the_word_of_a_proxy_alone_changes_nothing() {
     let secret = b"the proxy's secret".to_vec();
     let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
     let signed = hmac::sign(&key, b"anna");
-    let token: String = (signed.as_ref().iter().map(|byte| format!("{byte:02x}"))).collect();
+    let token = wire::hex(signed.as_ref());
     let setting = Setting {
         proxy_secrets: vec![secret],
         ..Setting::default()

@@ -268,8 +268,8 @@ async fn a_rule_whose_server_is_not_followed_says_so() {
         root.put(&format!("/_rules/{id}"), rule).await.gives(201);
     }
     let row = async |id: &str| {
-        let row = root.get(&format!("/_scheduler/docs/_rules/{id}")).await;
-        let row = row.gives(200);
+        let path = format!("/_scheduler/docs/_rules/{id}");
+        let row = root.get(&path).await.gives(200);
         (row["state"].clone(), row["info"].clone())
     };
     let none = "no node follows a server; add a section `[sources.NAME]` with its `url` to the configuration of all nodes, or \
@@ -299,11 +299,8 @@ async fn a_rule_whose_server_is_not_followed_says_so() {
         assert_eq!(row("hook").await, (json!("running"), of_calls.clone()));
     }
     let listed = root.get("/_scheduler/docs/_rules").await.gives(200);
-    let told = &listed["docs"][2]["info"];
-    assert_eq!(
-        (&listed["docs"][2]["doc_id"], told),
-        (&json!("many"), &waits)
-    );
+    let many = &listed["docs"][2];
+    assert_eq!((&many["doc_id"], &many["info"]), (&json!("many"), &waits));
     root.post("/_rules/one/_pause", &json!({})).await.gives(200);
     assert_eq!(
         row("one").await,

@@ -115,23 +115,6 @@ fn what_is_impossible_is_refused_with_its_place() {
         refused("[webhooks.events]\nurl = \"http://a\"\nsecret = \"other\"\n"),
         "d.toml:3:1: webhooks.events.secret: `events.secret`: there is no section `[secrets.other]`"
     );
-    let origins = "origins = [\"http://a\"]";
-    assert_eq!(
-        refused(&format!(
-            "[secrets.x]\n{origins}\nsigning = [\"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\", \"s3cr3t\"]\n"
-        )),
-        "d.toml:1:10: secrets.x: `x`: `signing` must be one or more texts of `whsec_` and base64, as \
-         `echo whsec_$(openssl rand -base64 32)` makes them"
-    );
-    let signing = "signing = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"";
-    for (url, secret) in [("http://b", signing), ("http://a", "basic = {}")] {
-        let events = format!("[webhooks.events]\nurl = \"{url}\"\nsecret = \"x\"\n");
-        assert_eq!(
-            refused(&format!("{events}[secrets.x]\n{origins}\n{secret}\n")),
-            "d.toml:3:1: webhooks.events.secret: `events.secret`: `[secrets.x]` cannot sign calls of `events.url`: it needs \
-             `signing`, and the server of the URL in `origins`"
-        );
-    }
     // Said once, although a source refers to it.
     assert_eq!(
         refused("[sources.a]\nurl = \"http://a\"\nsecret = \"x\"\n[secrets.x]\nbasic = 1\n")
@@ -182,6 +165,27 @@ fn what_is_impossible_is_refused_with_its_place() {
     );
     let broken = refused("[replicator\n");
     assert!(broken.starts_with("d.toml:1:12: "), "{broken}");
+}
+
+#[test]
+fn secrets_that_cannot_sign_are_refused() {
+    let origins = "origins = [\"http://a\"]";
+    assert_eq!(
+        refused(&format!(
+            "[secrets.x]\n{origins}\nsigning = [\"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\", \"s3cr3t\"]\n"
+        )),
+        "d.toml:1:10: secrets.x: `x`: `signing` must be one or more texts of `whsec_` and base64, as \
+         `echo whsec_$(openssl rand -base64 32)` makes them"
+    );
+    let signing = "signing = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"";
+    for (url, secret) in [("http://b", signing), ("http://a", "basic = {}")] {
+        let events = format!("[webhooks.events]\nurl = \"{url}\"\nsecret = \"x\"\n");
+        assert_eq!(
+            refused(&format!("{events}[secrets.x]\n{origins}\n{secret}\n")),
+            "d.toml:3:1: webhooks.events.secret: `events.secret`: `[secrets.x]` cannot sign calls of `events.url`: it needs \
+             `signing`, and the server of the URL in `origins`"
+        );
+    }
 }
 
 #[test]

@@ -324,17 +324,16 @@ impl Fleet {
         if let Some((database, _)) = rare.nth(nth) {
             self.world.change(database);
         }
-        match after {
-            Some(after) => sleep(after).await,
+        if let Some(after) = after {
+            sleep(after).await;
+        } else {
             // What was not done before, or together with that, is lost.
-            None => {
-                let moves = async {
-                    while self.position().await == before {
-                        sleep(Duration::from_millis(1)).await;
-                    }
-                };
-                let _late = timeout(POSITION_MAX, moves).await;
-            }
+            let moves = async {
+                while self.position().await == before {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let _late = timeout(POSITION_MAX, moves).await;
         }
         self.world.journal.all("all nodes crash");
         for node in 0..self.members.len() {
