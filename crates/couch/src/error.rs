@@ -82,7 +82,9 @@ impl Error {
             | Self::TooLarge(answer)
             | Self::Refused(answer) => Some(answer),
             Self::Interrupted { cause, .. } | Self::Failed { cause, .. } => match cause {
-                Failure::Status(answer) | Failure::Limited(answer) => Some(answer),
+                Failure::Status(answer) | Failure::Limited(answer) | Failure::Expired(answer) => {
+                    Some(answer)
+                }
                 _ => None,
             },
             _ => None,
@@ -195,6 +197,10 @@ pub enum Failure {
     /// another request like it waits as long as the server asks.
     #[error("{0}")]
     Limited(Box<Answer>),
+    /// 401 or 403 to a request that cannot be repeated as it is, with a session or token that is renewed
+    /// before the next request: another request like it may be accepted.
+    #[error("{0}")]
+    Expired(Box<Answer>),
     /// The name of the host has no address.
     #[error("could not resolve {host}")]
     Unresolvable {

@@ -216,7 +216,7 @@ impl Watched {
 pub(crate) fn is_doubtful(failure: &Failure) -> bool {
     match failure {
         Failure::Status(answer) => matches!(answer.status, 502..=504),
-        Failure::Limited(_) | Failure::BadAnswer(_) => false,
+        Failure::Limited(_) | Failure::Expired(_) | Failure::BadAnswer(_) => false,
         _ => true,
     }
 }

@@ -282,7 +282,10 @@ impl Peer {
                     .after(&ticket, status, &reply.headers, now)
                     .await;
                 renewals += 1;
-                if verdict == Verdict::Again && !is_once && renewals <= 2 {
+                if verdict == Verdict::Again && is_once {
+                    return Err(reply.into_expired().await.into());
+                }
+                if verdict == Verdict::Again && renewals <= 2 {
                     continue;
                 }
             }

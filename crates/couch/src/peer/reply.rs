@@ -157,6 +157,11 @@ impl Reply {
         Failure::Limited(Box::new(self.answer().await))
     }
 
+    /// The failure of an answer that refuses credentials which are renewed now.
+    pub(super) async fn into_expired(mut self) -> Failure {
+        Failure::Expired(Box::new(self.answer().await))
+    }
+
     async fn answer(&mut self) -> Answer {
         let body = match self.whole.take() {
             Some(whole) => whole,

@@ -12,6 +12,9 @@ use crate::metrics;
 
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
+/// A write that is refused this often, each time with other credentials, is refused for good: a server that restarts may
+/// refuse new ones, too.
+const REFUSALS_MAX: u32 = 3;
 
 /// A revision to copy.
 #[derive(Clone, Debug)]
@@ -38,9 +41,11 @@ enum Copied {
 pub(super) async fn copy(cx: &Context, mut wanted: Wanted) -> Result<Option<Document>, Error> {
     let mut incomplete = false;
     let mut attempts = 0;
+    let mut refusals = 0;
     let mut wait = FIRST_WAIT;
     loop {
-        let error = match attempt(cx, &wanted).await {
+        let is_last = refusals + 1 == REFUSALS_MAX;
+        let error = match attempt(cx, &wanted, is_last).await {
             Ok(Copied::Done) => return Ok(None),
             Ok(Copied::Plain(document)) => return Ok(Some(document)),
             Ok(Copied::Incomplete) if !incomplete => {
@@ -57,6 +62,14 @@ pub(super) async fn copy(cx: &Context, mut wanted: Wanted) -> Result<Option<Docu
                 cause: couch::Failure::Limited(_),
                 ..
             })) => continue,
+            // The next request has a new session or token.
+            Err(Failed::Passing(couch::Error::Failed {
+                cause: couch::Failure::Expired(_),
+                ..
+            })) => {
+                refusals += 1;
+                continue;
+            }
             Err(Failed::Passing(error)) => Some(error),
         };
         attempts += 1;
@@ -84,7 +97,8 @@ enum Failed {
     Passing(couch::Error),
 }
 
-async fn attempt(cx: &Context, wanted: &Wanted) -> Result<Copied, Failed> {
+/// With `is_last`, a document that is refused is not sent again with other credentials.
+async fn attempt(cx: &Context, wanted: &Wanted, is_last: bool) -> Result<Copied, Failed> {
     let revs = [wanted.rev.clone()];
     let mut revisions = cx
         .source
@@ -112,7 +126,7 @@ async fn attempt(cx: &Context, wanted: &Wanted) -> Result<Copied, Failed> {
             .target
             .put_with_attachments(&document, &mut revisions)
             .await;
-        if !settle(cx, &document, put)? {
+        if !settle(cx, &document, put, is_last)? {
             return Ok(Copied::Incomplete);
         }
         if !matches!(copied, Copied::Plain(_)) {
@@ -127,6 +141,7 @@ fn settle(
     cx: &Context,
     document: &Document,
     put: Result<(), couch::Error>,
+    is_last: bool,
 ) -> Result<bool, Failed> {
     let error = match put {
         Ok(()) => {
@@ -152,7 +167,7 @@ fn settle(
     if !is_from_target {
         return Err(from_source(error));
     }
-    match refusal(&error) {
+    match refusal(&error, is_last) {
         Some((name, reason)) => {
             cx.count(|stats| stats.docs_read += 1);
             cx.fail_doc(&document.id, document.rev.as_ref(), name, &reason)
@@ -165,12 +180,19 @@ fn settle(
 }
 
 /// A document that the target rejects for good; the replication continues without it.
-fn refusal(error: &couch::Error) -> Option<(&'static str, String)> {
+fn refusal(error: &couch::Error, is_last: bool) -> Option<(&'static str, String)> {
     let answer = error.answer()?;
     let reason = answer.reason.clone().unwrap_or_default();
     let name = match error {
         couch::Error::Unauthorized(_) => "unauthorized",
         couch::Error::Forbidden(_) => "forbidden",
+        couch::Error::Failed {
+            cause: couch::Failure::Expired(answer),
+            ..
+        } if is_last => match answer.status {
+            401 => "unauthorized",
+            _ => "forbidden",
+        },
         couch::Error::TooLarge(_) => "request_entity_too_large",
         couch::Error::Refused(answer) if answer.status == 415 => "unsupported_media_type",
         couch::Error::Refused(answer)

@@ -1,5 +1,6 @@
 //! What goes wrong at the servers, and what the run makes of it.
 
+use couch::{EgressOptions, Network, NetworkOptions};
 use peer::{Fault, Faults, On, Options, Profile};
 use serde_json::{Value, json};
 
@@ -392,6 +393,57 @@ async fn feeds_that_break_off() {
         let outcome = world.replicate(json!({"retries_per_request": 10})).await;
         assert_eq!(counts(&outcome)[3], 1000);
         world.assert_same();
+    }
+}
+
+/// A world with sessions and a document that streams, whose first writes are answered by this; and the options.
+async fn streams_into(refusal: Fault, times: u64) -> (World, Value) {
+    let admin = Some(("adm".to_owned(), "pass".to_owned()));
+    let options = Options {
+        admin,
+        ..Options::default()
+    };
+    let mut world = World::with(options).await;
+    let options = NetworkOptions {
+        egress: EgressOptions::open(),
+        // As if each upload took longer than that.
+        session_min_update_interval: 0,
+        ..NetworkOptions::default()
+    };
+    world.network = Network::new(options, [7; 32]).unwrap();
+    let attached = (world.source).attach("a", "att", None, "x", "a/b", vec![1; 200_000]);
+    attached.unwrap();
+    let rule = (On::put("/b/att").first(times), refusal);
+    world.source.set_faults(Faults::script([rule]));
+    let url = |db: &str| {
+        let url = world.source.database_url(db);
+        url.replace("http://", "http://adm:pass@")
+    };
+    let options = json!({"source": url("a"), "target": url("b")});
+    (world, options)
+}
+
+/// The refusal of a request is not that of its document.
+#[tokio::test]
+async fn a_session_that_is_lost_before_a_stream() {
+    let lost = r#"{"error":"unauthorized","reason":"You are not authorized to access this db."}"#;
+    for (status, times) in [(401, 1), (401, 2), (403, 1)] {
+        let (world, options) = streams_into(answer(status, lost), times).await;
+        let outcome = world.replicate(options).await;
+        assert_eq!(counts(&outcome), [1, 1, 1, 1, 0], "{status} {times}");
+        assert!(world.source.get("b", "att").unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_refused_for_good() {
+    for (status, name) in [(401, "unauthorized"), (403, "forbidden")] {
+        let refusal = json!({"error": name, "reason": "no"}).to_string();
+        let (world, mut options) = streams_into(answer(status, &refusal), 1_000).await;
+        options["retries_per_request"] = json!(1);
+        let outcome = world.replicate(options).await;
+        assert_eq!(counts(&outcome), [1, 1, 1, 0, 1]);
+        assert_eq!(world.source.count("PUT", "/b/att"), 3);
     }
 }
 
