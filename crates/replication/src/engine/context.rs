@@ -313,6 +313,12 @@ impl Context {
         }
     }
 
+    /// Whether a document read in place of this revision is a later deletion that `skip_deleted` drops: it was made after the
+    /// feed had reported the revision.
+    pub(super) fn is_late_deletion(&self, document: &Document, wanted: &Rev) -> bool {
+        self.options.skip_deleted && document.deleted && document.rev.as_ref() != Some(wanted)
+    }
+
     /// The parameters of every feed.
     pub(super) fn changes_request(&self) -> ChangesRequest {
         changes_request(&self.options)

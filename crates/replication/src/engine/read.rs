@@ -264,6 +264,10 @@ impl<'a> BulkRead<'a> {
             match result {
                 Ok(document) => {
                     if let Some(wanted) = self.take(index, &document) {
+                        if self.cx.is_late_deletion(&document, &wanted.rev) {
+                            self.cx.count(|stats| stats.docs_filtered += 1);
+                            continue;
+                        }
                         self.cx.observe_doc(document.json().len());
                         return Ok(Some((wanted, document)));
                     }

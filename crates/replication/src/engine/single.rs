@@ -112,7 +112,9 @@ async fn attempt(cx: &Context, wanted: &Wanted, is_last: bool) -> Result<Copied,
             Revision::Missing(_) => return Ok(Copied::Incomplete),
             Revision::Document(document) => document,
         };
-        if !cx.admits(&document).await.map_err(Failed::Fatal)? {
+        let is_dropped = cx.is_late_deletion(&document, &wanted.rev)
+            || !cx.admits(&document).await.map_err(Failed::Fatal)?;
+        if is_dropped {
             cx.count(|stats| stats.docs_filtered += 1);
             copied = Copied::Done;
             continue;
