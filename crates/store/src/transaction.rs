@@ -223,6 +223,14 @@ impl Transaction {
         }
     }
 
+    /// The version of the snapshot, if only commits raise it.
+    pub(crate) fn embedded_version(&self) -> Result<Option<u64>> {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.read_version().map(Some),
+            Kind::Fdb(_) => Ok(None),
+        }
+    }
+
     /// Gives the versionstamp of this attempt after its commit.
     pub fn commit_stamp(&self) -> CommitStamp {
         self.0.stamp.clone()

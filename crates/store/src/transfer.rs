@@ -11,16 +11,21 @@
 //! ```
 //!
 //! Numbers are big endian. Reserved keys (`0xfe`) are not exported.
-//! Nodes have to be stopped, since rows are read in many transactions.
+//! Nodes have to be stopped, since rows are read in many transactions: an export of a store that others write to fails.
 
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::metadata::Metadata;
+use crate::nodes::{BEAT_EVERY, Registered};
 use crate::range::after;
 use crate::{Call, Error, Formats, KeyRange, KeyValue, RangeOptions, Result, Store, Transaction};
 
@@ -30,6 +35,9 @@ const MAGIC_1: &[u8] = b"davenport export 1\n";
 const END: u32 = u32::MAX;
 /// The bytes of rows in one transaction of an import.
 const BATCH_BYTES: usize = 1_000_000;
+
+/// How often an export looks for a sign of life before it begins.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The size of what was read or written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -65,6 +73,12 @@ pub enum TransferError {
         #[source]
         source: std::io::Error,
     },
+    /// The store is written to while it is exported.
+    #[error("{writer} while it was read; stop all nodes, and export again")]
+    InUse {
+        /// Who writes to it, in words.
+        writer: String,
+    },
     /// The stream is not an export, or is incomplete or damaged.
     #[error("this is not a complete export: {0}")]
     Format(&'static str),
@@ -75,6 +89,15 @@ pub enum TransferError {
 pub struct Scan {
     store: Store,
     rest: Option<KeyRange>,
+}
+
+/// What changes when somebody writes to a store.
+#[derive(Debug, PartialEq, Eq)]
+struct Mark {
+    /// The version of an embedded store: each commit raises it.
+    version: Option<u64>,
+    /// The signs of life of nodes.
+    nodes: Vec<Registered>,
 }
 
 impl Store {
@@ -113,12 +136,13 @@ impl Store {
         Ok(totals)
     }
 
-    /// Writes the whole store to `output`, unless it is damaged.
+    /// Writes the whole store to `output`, unless it is damaged or in use.
     pub async fn export(
         &self,
         output: &mut (impl AsyncWrite + Unpin),
     ) -> std::result::Result<Totals, TransferError> {
         self.verify().await?;
+        let mark = self.quiet_mark().await?;
         let mut totals = Totals::default();
         let mut stream = Checksummed::new(output);
         stream.write(MAGIC, &totals).await?;
@@ -136,6 +160,7 @@ impl Store {
                 stream.write(&row.value, &totals).await?;
                 totals.count(&row);
             }
+            self.unchanged_since(&mark).await?;
         }
         stream.write(&END.to_be_bytes(), &totals).await?;
         stream.write(&totals.rows.to_be_bytes(), &totals).await?;
@@ -143,6 +168,41 @@ impl Store {
         stream.write(&checksum, &totals).await?;
         (stream.inner.flush().await).map_err(|source| stream_error(&totals, source))?;
         Ok(totals)
+    }
+
+    /// [`Self::mark`], where no node shows a sign of life.
+    async fn quiet_mark(&self) -> std::result::Result<Mark, TransferError> {
+        let mark = self.mark().await?;
+        // Elsewhere every write changes the mark.
+        if mark.version.is_none() && !mark.nodes.is_empty() {
+            let looks = BEAT_EVERY.as_secs() / LOOK_EVERY.as_secs() + 5;
+            for _ in 0..looks {
+                tokio::time::sleep(LOOK_EVERY).await;
+                self.unchanged_since(&mark).await?;
+            }
+        }
+        Ok(mark)
+    }
+
+    async fn mark(&self) -> Result<Mark> {
+        let version = |tx: Transaction| async move { tx.embedded_version() };
+        Ok(Mark {
+            version: self.transact(Call::batch("mark"), version).await?,
+            nodes: self.nodes().await?,
+        })
+    }
+
+    async fn unchanged_since(&self, mark: &Mark) -> std::result::Result<(), TransferError> {
+        let now = self.mark().await?;
+        if now == *mark {
+            return Ok(());
+        }
+        let lives = |node: &&Registered| !mark.nodes.contains(node);
+        let writer = match now.nodes.iter().find(lives) {
+            Some(Registered { node, .. }) => format!("node {} used the store", node.name),
+            None => "the store was written to".to_owned(),
+        };
+        Err(TransferError::InUse { writer })
     }
 
     /// Imports an export into an empty store, and sets the incarnation above the export's.
@@ -200,6 +260,10 @@ impl Store {
         let checksum = stream.checksum.clone().finalize();
         if u32::from_be_bytes(stream.read(&totals).await?) != checksum {
             return Err(TransferError::Format("its checksum is wrong"));
+        }
+        let rest = stream.inner.read(&mut [0]).await;
+        if rest.map_err(|source| stream_error(&totals, source))? > 0 {
+            return Err(TransferError::Format("more follows its end"));
         }
         let metadata = Metadata {
             incarnation,
