@@ -3,6 +3,7 @@
 //! ```text
 //! ready    reads   THERE                             and if it is absent, so that the tenant returns:
 //!                  ORDER, TENANT (snapshot)          writes  THERE, ORDER; adds to TENANT
+//!          if it adds: THERE of the other classes
 //! claim    reads   ORDER, TENANT, SHARES (snapshot)  adds to TENANT; writes TENANT (type)
 //!                  PENDING 7 of the first tenants    then as any claim
 //!          if it empties many tenants: ORDER,        clears THERE, ORDER

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
-use store::{RangeOptions, Transaction};
+use store::{KeyRange, RangeOptions, Transaction};
 
 use super::tidy::turn_of;
 use super::{START_MS, WINDOW, cost};
@@ -209,6 +209,12 @@ impl Jobs {
             let own = vtimes.entry((ty, &tenant.1)).or_default();
             let floor = floors.get(&(ty, tenant.0)).copied().unwrap_or_default();
             if floor > *own {
+                // A transaction that gives it a turn in another class would add the same. To conflict with that costs less than
+                // to read the virtual time with conflict, to which every run adds.
+                for class in Class::ALL.into_iter().filter(|class| *class != tenant.0) {
+                    let other = self.keys().there(ty, &(class, tenant.1.clone()));
+                    tx.add_read_conflict_range(KeyRange::key(&other));
+                }
                 tx.add(&self.keys().vtime(ty, &tenant.1), floor - *own);
                 *own = floor;
             }

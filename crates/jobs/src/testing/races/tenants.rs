@@ -10,8 +10,8 @@ use crate::operations::leases::{Leases, buckets};
 use crate::operations::tenants::tidy::{Turn, Untidy, turn_of};
 use crate::services::monitor::TypeMonitor;
 use crate::{
-    Add, ByPolicy, Finish, Holder, Job, JobId, Limit, LimitName, Options, Sharing, Signal, Tenant,
-    TypeConfig,
+    Add, ByPolicy, Class, Finish, Holder, Job, JobId, Limit, LimitName, Options, Sharing, Signal,
+    Tenant, TypeConfig,
 };
 
 /// How a job becomes ready.
@@ -333,6 +333,30 @@ impl World {
         gained.or(world.problems().await)
     }
 
+    /// A tenant that returns to two classes at once is put behind the others once.
+    async fn return_to_two_classes(&self) -> Option<String> {
+        let world = self.shared().await;
+        let (calm, ty, [other, name]) = (&world.calm, &world.ty, NAMES);
+        calm.add(ty, add(other)).await.unwrap();
+        world.charge(&[other]).await;
+        let mut classes = [Class::Urgent, Class::Normal];
+        classes.rotate_left(world.either);
+        let [first, second] = classes.map(|class| {
+            let id = JobId::new(format!("{name}, {class:?}")).unwrap();
+            Add { id, ..add(name) }.class(class)
+        });
+        let meanwhile = async {
+            sleep(world.late).await;
+            calm.add(ty, second).await.unwrap();
+        };
+        let (added, ()) = tokio::join!(world.jobs.add(ty, first), meanwhile);
+        added.unwrap();
+        let vtime = world.value(&calm.keys().vtime(ty, name.as_bytes())).await;
+        let vtime = vtime_in(vtime.as_ref()).unwrap();
+        let lost = (vtime > LONG_MS).then(|| format!("{name} returned at {vtime}"));
+        lost.or(world.problems().await)
+    }
+
     pub(super) async fn tenants(&self) -> Option<String> {
         None.or(self.return_while_leaving().await)
             .or(self.leave_while_returning().await)
@@ -340,5 +364,6 @@ impl World {
             .or(self.empty_while_putting_back().await)
             .or(self.put_back_twice().await)
             .or(self.forget().await)
+            .or(self.return_to_two_classes().await)
     }
 }

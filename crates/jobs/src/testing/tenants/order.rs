@@ -1,6 +1,6 @@
 //! Whose jobs are next: new tenants, tenants behind limits, and classes.
 
-use super::{CYCLE_MS, START, World, names};
+use super::{CYCLE_MS, START, World, add, names};
 use crate::{Add, Class, Finish, JobId, LimitName};
 
 /// A new tenant does not wait until the others have used as much as one that is served in another class.
@@ -300,5 +300,31 @@ async fn a_due_job_starts_after_those_of_earlier_classes() {
         .await;
     world.pass(10);
     assert_eq!(names(&world.claim(2).await), ["u"]);
+    world.check().await;
+}
+
+/// A tenant gets its turns in two classes from two transactions, each of which finds it without any.
+#[tokio::test]
+async fn a_tenant_that_starts_in_two_classes_at_once_starts_among_the_others() {
+    let mut world = World::new().await;
+    world.add("a", 50).await;
+    for _ in 0..20 {
+        let run = world.claim(1).await;
+        world.pass(60_000);
+        world.end(&run, Finish::again(0)).await;
+    }
+    let used = world.uses().await["a"].vtime;
+    let (jobs, ty, op) = (&world.jobs, &world.ty, &world.jobs.op());
+    let urgent = &[add("n", 0).class(Class::Urgent)];
+    let added = jobs.store().transact("add", |tx| async move {
+        jobs.add_many_in(&tx, op, ty, urgent).await?;
+        if tx.attempt() == 1 {
+            jobs.add(ty, add("n", 1)).await?;
+        }
+        Ok::<_, crate::Error>(())
+    });
+    added.await.unwrap();
+    assert!(world.uses().await["n"].vtime <= used);
+    assert_eq!(names(&world.claim(1).await), ["n"]);
     world.check().await;
 }
