@@ -11,7 +11,7 @@
 mod source;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use couch::{Endpoint, Network};
@@ -27,11 +27,13 @@ use crate::testing;
 /// Time limit for finding out whether a server can be watched.
 const ARM_MAX: Duration = Duration::from_secs(30);
 
+/// By address; entries with the same address have different credentials.
+type Servers = HashMap<String, Vec<Arc<Source>>>;
+
 /// The servers that a node watches.
 pub(crate) struct Sources {
     network: Network,
-    /// By address; entries with the same address have different credentials.
-    servers: Mutex<HashMap<String, Vec<Arc<Source>>>>,
+    servers: Arc<Mutex<Servers>>,
     tasks: TaskTracker,
     closed: CancellationToken,
 }
@@ -40,7 +42,7 @@ impl Sources {
     pub(crate) fn new(network: Network) -> Self {
         Self {
             network,
-            servers: Mutex::default(),
+            servers: Arc::default(),
             tasks: TaskTracker::new(),
             closed: CancellationToken::new(),
         }
@@ -55,7 +57,7 @@ impl Sources {
     }
 
     fn listener(&self, server: Endpoint, database: &str) -> Option<ChangeListener> {
-        let mut servers = (self.servers.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.servers();
         let same = servers.entry(server.url_text().to_owned()).or_default();
         if let Some(at) = (same.iter()).position(|source| *source.endpoint() == server) {
             if let Some(listener) = same[at].listener(database) {
@@ -66,12 +68,17 @@ impl Sources {
         let source = Arc::new(Source::new(server));
         same.push(Arc::clone(&source));
         let (network, closed) = (self.network.clone(), self.closed.clone());
-        let listening = Arc::clone(&source);
-        let serving = Box::pin(listening.serve(network));
+        let (servers, ended) = (Arc::clone(&self.servers), Arc::clone(&source));
+        let serving = Box::pin(Arc::clone(&source).serve(network));
         self.tasks.spawn(testing::spawned(async move {
             closed.run_until_cancelled(serving).await;
+            forget(&servers, &ended);
         }));
         source.listener(database)
+    }
+
+    fn servers(&self) -> MutexGuard<'_, Servers> {
+        locked(&self.servers)
     }
 
     /// Stops watching.
@@ -79,5 +86,48 @@ impl Sources {
         self.closed.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+    }
+}
+
+fn locked(servers: &Mutex<Servers>) -> MutexGuard<'_, Servers> {
+    servers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Drops a source that has ended, and the credentials that it holds.
+fn forget(servers: &Mutex<Servers>, source: &Arc<Source>) {
+    let mut servers = locked(servers);
+    let address = source.endpoint().url_text();
+    if let Some(same) = servers.get_mut(address) {
+        same.retain(|other| !Arc::ptr_eq(other, source));
+        if same.is_empty() {
+            servers.remove(address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use couch::{EgressOptions, NetworkOptions};
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_that_are_not_watched_any_more_are_forgotten() {
+        let options = NetworkOptions {
+            egress: EgressOptions::open(),
+            ..NetworkOptions::default()
+        };
+        let sources = Sources::new(Network::new(options, [7; 32]).unwrap());
+        let watched = || sources.servers().values().map(Vec::len).sum::<usize>();
+        for n in 1..=3 {
+            let url = format!("http://user{n}:secret@127.0.0.1:9/db");
+            let database = Endpoint::from_url(&url).unwrap();
+            assert!(sources.listen(&database).await.is_none());
+            assert_eq!(watched(), n);
+        }
+        sleep(Duration::from_mins(20)).await;
+        assert!(sources.servers().is_empty());
+        sources.close().await;
     }
 }
