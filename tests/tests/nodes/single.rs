@@ -226,7 +226,7 @@ async fn the_command_line_steers_jobs() {
         let (_, out, error) = jobs(&["show", name]).await;
         assert!(out.contains("db_not_found"), "{out}{error}");
     }
-    let (_, _, error) = jobs(&["list", "--states", "ded"]).await;
+    let (_, _, error) = jobs(&["list", "--states", "broken"]).await;
     assert!(error.contains("failed, finished, dead]"), "{error}");
     let (_, _, error) = jobs(&["restart", "--error", "unauthorized"]).await;
     assert!(error.contains("0 jobs restarted"), "{error}");
