@@ -236,15 +236,18 @@ impl Call {
         }
     }
 
-    /// Refuses a body with members, for requests that have none. The body may also be empty.
+    /// Refuses a body with members, for requests that have none. The body may also be empty, or `null`, which clients send
+    /// for no value.
     pub(crate) async fn no_members(&mut self) -> Result<(), Error> {
         let text = self.text().await?;
         if text.trim().is_empty() {
             return Ok(());
         }
         let body = self.weighed(text).await?;
-        let Json::Object(members) = body.read(|body| Json::parse(&body.text)).await? else {
-            return Err(Error::not_object());
+        let members = match body.read(|body| Json::parse(&body.text)).await? {
+            Json::Null => return Ok(()),
+            Json::Object(members) => members,
+            _ => return Err(Error::not_object()),
         };
         members.first().map_or(Ok(()), |(name, _)| {
             Err(Error::bad_request(format!(

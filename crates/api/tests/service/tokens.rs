@@ -190,7 +190,7 @@ async fn schedules_are_made_shown_run_and_removed() {
         ),
         (
             json!({"type": "mail", "job": {"data": 1}, "every": 5}),
-            "`every` is unknown; use `name`",
+            "`every` is unknown; use `type`, `job`, `cron`, `every_sec`, ",
         ),
     ] {
         let answer = root.put("/_schedules/bad", &bad).await;
