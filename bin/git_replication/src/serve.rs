@@ -86,6 +86,9 @@ impl Command {
             let settings = Vec::from_iter(config.ignored.clone()).join(", ");
             tracing::warn!(settings, "these settings have no effect here");
         }
+        // Before anyone can know that the node runs: a signal that comes earlier kills it.
+        let terminate = signal(SignalKind::terminate());
+        let mut terminate = terminate.context("cannot wait for signals")?;
         let listener = TcpListener::bind(self.listen).await;
         let listener = listener
             .with_context(|| format!("cannot listen on {}; check --listen", self.listen))?;
@@ -130,8 +133,6 @@ impl Command {
         tasks.spawn(Box::pin(worker.run(stop.clone(), push)));
         // Where the port is 0, this is how to find it.
         println(&format!("davenport-git listens on http://{address}"));
-        let terminate = signal(SignalKind::terminate());
-        let mut terminate = terminate.context("cannot wait for signals")?;
         tokio::select! {
             _ = terminate.recv() => {}
             interrupted = ctrl_c() => interrupted.context("cannot wait for signals")?,
