@@ -73,6 +73,11 @@ async fn fill(replications: &Replications, documents: usize) -> Db {
     let mut branch = body("d000");
     branch["_rev"] = json!("1-ffffffffffffffffffffffffffffffff");
     let edit = edit(replications, &db, &branch);
+    // Members may not add conflicts.
+    let hook = replications.hook(Writer::User {
+        name: Some("joe".to_owned()),
+        rank: Rank::ServerAdmin,
+    });
     let put = replications
         .docs()
         .put(&db, &edit, EditMode::Replicated, &hook);
