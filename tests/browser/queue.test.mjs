@@ -135,6 +135,9 @@ dashboard("what a job contains is shown as text", async (page) => {
   assert.deepEqual(await page.evaluate(() => ["caught" in window, document.querySelectorAll("main img, main script").length]), [false, 0]);
   await go(page, "#/queue/mail/..");
   await shows(page, "h1", "Job not found");
+  // A browser would ask for /mail/resize, which is no job.
+  await go(page, "#/queue/../mail%2Fresize");
+  await shows(page, "h1", "Jobs");
   await go(page, "#/queue/nothing");
   await shows(page, "h1", "Type not found");
 });

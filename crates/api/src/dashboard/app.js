@@ -1,6 +1,7 @@
 // The dashboard: an operator's view of the service, built on its public API. The elements of the views are templates in
 // index.html. Modules are imported statically only: a page that stays open during an upgrade keeps one version.
 
+import { isLost } from "./lib/api.js";
 import { $, put } from "./lib/dom.js";
 import { listenForKeys } from "./lib/keys.js";
 import { togglePaused } from "./lib/live.js";
@@ -20,8 +21,10 @@ import { rules } from "./views/rules.js";
 import { schedules } from "./views/schedules.js";
 
 const LIST = { tab: "replications", make: ({ parameters }) => replications(parameters) };
-const queue = ({ parts: [type, id], parameters }) =>
-  type ? id ? queueJob(type, id) : queueType(type, parameters) : queueTypes(parameters);
+const queue = ({ parts: [type = "", id], parameters }) => {
+  if (isLost(type)) return queueTypes(parameters);
+  return id ? queueJob(type, id) : queueType(type, parameters);
+};
 const VIEWS = {
   "": { tab: "overview", make: () => overview() },
   replications: LIST,

@@ -15,7 +15,13 @@ export function whenUnauthorized(listener) {
   onUnauthorized = listener;
 }
 
-export const path = (...parts) => parts.map(encodeURIComponent).join("/");
+// Browsers take such segments out of a URL, and would ask for something else.
+export const isLost = (part) => part === "" || part === "." || part === "..";
+
+export function path(...parts) {
+  if (parts.some(isLost)) throw new ApiError(0, "bad_request", "No browser can ask for this address; curl --path-as-is can");
+  return parts.map(encodeURIComponent).join("/");
+}
 
 export function query(parameters) {
   const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");

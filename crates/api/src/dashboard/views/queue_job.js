@@ -1,6 +1,6 @@
 // One job of the queue: its data and result, its attempts, and the buttons that control it.
 
-import { explain, path, request } from "../lib/api.js";
+import { explain, isLost, path, request } from "../lib/api.js";
 import { pair } from "../lib/details.js";
 import { el, keyed, put, use } from "../lib/dom.js";
 import { ago, duration, localTime, number, until } from "../lib/format.js";
@@ -13,13 +13,12 @@ import { isAdmin } from "../lib/session.js";
 const POLL_MS = 3000;
 
 export function queueJob(type, id) {
-  const view = use("t-queued-job"), url = `_jobs/${path(type, id)}`;
-  const title = `${id} · ${type}`;
-  // Browsers leave such segments out of a URL, and would ask for something else.
-  if (id === "." || id === "..") {
+  const view = use("t-queued-job"), title = `${id} · ${type}`;
+  if (isLost(id)) {
     view.root.replaceChildren(...notFound(type, "No browser can ask for a job with this ID; curl --path-as-is can."));
     return { title, root: view.root };
   }
+  const url = `_jobs/${path(type, id)}`;
   put(view.name, id);
   put(view.type, type);
   view.type.href = typeAddress(type);
