@@ -473,7 +473,10 @@ test("newer data supersedes a run", async () => {
 
 test("a stopped worker gives back what it cannot end", async () => {
   const id = await client.enqueue(type, 1);
-  await working(() => new Promise(() => {}), () => until(async () => (await state(id)) === "running"), { grace_sec: 0.1 });
+  // The service says "running" before the worker has the job.
+  let begun = false;
+  const hang = () => ((begun = true), new Promise(() => {}));
+  await working(hang, () => until(() => begun), { grace_sec: 0.1 });
   const job = await client.get(type, id);
   assert.deepEqual([job.state, job.failures, job.attempts.at(-1).outcome], ["pending", 0, "again"]);
 });
