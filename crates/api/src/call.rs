@@ -14,7 +14,7 @@ use futures::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use wire::Collected;
@@ -179,10 +179,7 @@ impl Call {
         if bytes > self.options().bodies_bytes_max {
             return Err(too_large());
         }
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        let body_memory =
-            Semaphore::try_acquire_many_owned(Arc::clone(&self.shared.body_memory), more)
-                .map_err(|_| Error::busy("Too many large requests at a time."))?;
+        let body_memory = self.shared.reserve_units(more)?;
         match &mut self.body_memory {
             Some(held) => held.merge(body_memory),
             none => *none = Some(body_memory),

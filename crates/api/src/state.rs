@@ -59,7 +59,12 @@ impl Shared {
         if bytes > self.options.bodies_bytes_max {
             return Err(Error::too_large("the request entity is too large"));
         }
-        let units = u32::try_from(bytes.div_ceil(MEMORY_UNIT_BYTES)).unwrap_or(u32::MAX);
+        self.reserve_units(bytes.div_ceil(MEMORY_UNIT_BYTES))
+    }
+
+    /// [`Self::reserve`], in units of [`MEMORY_UNIT_BYTES`].
+    pub(crate) fn reserve_units(&self, units: usize) -> Result<OwnedSemaphorePermit, Error> {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
         Semaphore::try_acquire_many_owned(Arc::clone(&self.body_memory), units)
             .map_err(|_| Error::busy("Too many large requests at a time."))
     }

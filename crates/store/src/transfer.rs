@@ -91,7 +91,7 @@ pub struct Scan {
     rest: Option<KeyRange>,
 }
 
-/// What changes when somebody writes to a store.
+/// What an export compares to notice that a node, or another program, writes to the store.
 #[derive(Debug, PartialEq, Eq)]
 struct Mark {
     /// The version of an embedded store: each commit raises it.

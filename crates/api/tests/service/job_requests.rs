@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::fixture::{Fixture, Setting, User};
 use crate::jobs::{claim, finish, fixture, fixture_with};
 use crate::tokens::token;
+use crate::waits;
 
 async fn state(root: &User<'_>, id: &str) -> Value {
     let shown = root.get(&format!("/_jobs/mail/{id}")).await.gives(200);
@@ -167,13 +168,8 @@ async fn jobs_are_retried_by_long_errors_of_any_form() {
 
 #[tokio::test]
 async fn runs_end_however_many_claims_wait() {
-    let options = Options {
-        waits_max: 1,
-        ..Options::default()
-    };
-    let fixture = Fixture::with(options, Setting::default()).await;
+    let fixture = waits::fixture(1).await;
     let root = fixture.root();
-    root.put("/_jobs/mail", &json!({})).await.gives(201);
     let jobs = json!({"jobs": [{"data": 1}, {"data": 1}]});
     root.post("/_jobs/mail", &jobs).await.gives(201);
     let jobs = claim(&root, 2, 0).await;

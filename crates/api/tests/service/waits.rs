@@ -8,15 +8,22 @@ use crate::fixture::{Fixture, Setting};
 use crate::jobs::claim;
 use crate::tokens::token;
 
-#[tokio::test]
-async fn one_caller_cannot_take_all_waits() {
+/// A service with a job type, in which so many requests may wait.
+pub(crate) async fn fixture(waits_max: usize) -> Fixture {
     let options = Options {
-        waits_max: 4,
+        waits_max,
         ..Options::default()
     };
     let fixture = Fixture::with(options, Setting::default()).await;
+    let made = fixture.root().put("/_jobs/mail", &json!({})).await;
+    made.gives(201);
+    fixture
+}
+
+#[tokio::test]
+async fn one_caller_cannot_take_all_waits() {
+    let fixture = fixture(4).await;
     let root = fixture.root();
-    root.put("/_jobs/mail", &json!({})).await.gives(201);
     let new = json!({"rights": ["work"], "types": ["mail"]});
     let greedy = token(&fixture, "greedy", new.clone()).await.1;
     let modest = token(&fixture, "modest", new).await.1;
@@ -48,13 +55,8 @@ async fn one_caller_cannot_take_all_waits() {
 
 #[tokio::test]
 async fn claims_that_do_not_wait_need_no_permit_to_wait() {
-    let options = Options {
-        waits_max: 1,
-        ..Options::default()
-    };
-    let fixture = Fixture::with(options, Setting::default()).await;
+    let fixture = fixture(1).await;
     let root = fixture.root();
-    root.put("/_jobs/mail", &json!({})).await.gives(201);
     let others = async {
         assert_eq!(claim(&root, 1, 0).await.len(), 0);
         root.post("/_jobs/mail", &json!({"data": 1}))
