@@ -147,7 +147,11 @@ impl Git {
         command.args(["guard", "--silence-ms"]);
         command.arg(self.silence.as_millis().to_string());
         command.args(["--", "git"]).args(arguments);
-        command.envs(repository.map(|repository| ("GIT_DIR", repository)));
+        if let Some(repository) = repository {
+            // Not `GIT_DIR`: with that, git does not check who owns the repository, whose configuration may run commands.
+            command.current_dir(repository);
+            command.envs((repository.parent()).map(|above| ("GIT_CEILING_DIRECTORIES", above)));
+        }
         if std::env::var_os("GIT_SSH_COMMAND").is_none() && std::env::var_os("GIT_SSH").is_none() {
             command.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes");
         }

@@ -48,13 +48,32 @@ impl Project {
         for name in [&format!("{}.git", self.0), &self.0] {
             let path = root.join(name);
             if is_repository(&path)? {
+                let path = path.canonicalize()?;
                 // Links do not lead elsewhere.
-                let is_below = path.canonicalize()?.starts_with(root.canonicalize()?);
-                return Ok(is_below.then_some(path));
+                if !path.starts_with(root.canonicalize()?) {
+                    return Ok(None);
+                }
+                is_found_by_git(&path)?;
+                return Ok(Some(path));
             }
         }
         Ok(None)
     }
+}
+
+/// An error if git, started in a repository, could take another one.
+fn is_found_by_git(path: &Path) -> io::Result<()> {
+    // It would be the first.
+    let is_hidden = path.join(".git").symlink_metadata().is_ok();
+    // Separates the directories in which git does not look.
+    let above = path.parent().map(Path::as_os_str).unwrap_or_default();
+    let is_split = above.as_encoded_bytes().contains(&b':');
+    let reason = match (is_hidden, is_split) {
+        (true, _) => "contains .git, which git would push instead; remove that",
+        (_, true) => "is in a directory with a colon in its name; rename that",
+        _ => return Ok(()),
+    };
+    Err(io::Error::other(format!("{} {reason}", path.display())))
 }
 
 fn is_repository(path: &Path) -> io::Result<bool> {

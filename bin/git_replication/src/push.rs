@@ -115,7 +115,10 @@ impl Push<'_> {
             .run(Some(self.repository), &words, wanted, None)
             .await?;
         if !listed.success {
-            return Err(io::Error::other(listed.messages));
+            let told = dubious(&listed.messages).map(|line| {
+                format!("{line}; run davenport-git as the user who owns it (User= in the unit), or add it to safe.directory in the git configuration of davenport-git's user")
+            });
+            return Err(io::Error::other(told.unwrap_or(listed.messages)));
         }
         Ok(listed.lines.into_iter().collect())
     }
@@ -186,7 +189,9 @@ impl Push<'_> {
             format!("--upload-pack=git {init}")
         };
         let words = ["ls-remote", &command, "--", &target.url];
-        git.run(None, &words, |_| false, target.remote.timeout)
+        // In the repository, as a push: its configuration may change the URL, or have the credentials.
+        let repository = Some(self.repository);
+        git.run(repository, &words, |_| false, target.remote.timeout)
             .await?;
         Ok(None)
     }
@@ -262,6 +267,17 @@ impl<'a> Refusal<'a> {
     }
 }
 
+/// What git says about a repository of another user.
+fn dubious(messages: &str) -> Option<&str> {
+    let line = messages
+        .lines()
+        .find(|line| line.contains("dubious ownership"))?;
+    Some(
+        line.trim_start_matches("remote: ")
+            .trim_start_matches("fatal: "),
+    )
+}
+
 /// The class of a failure before any ref was looked at, and the line that tells most.
 fn unreachable(messages: &str) -> (Class, String) {
     const MISSING: [&str; 5] = [
@@ -277,6 +293,10 @@ fn unreachable(messages: &str) -> (Class, String) {
         "git-receive-pack: ",
         "ssh: ",
     ];
+    if let Some(line) = dubious(messages) {
+        let help = "push as the user who owns it, or add it to safe.directory there";
+        return (Class::Offline, format!("{line}; {help}"));
+    }
     let lines = messages.lines();
     let lines = lines.map(|line| line.trim_start_matches("remote: ").trim());
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();

@@ -1,10 +1,11 @@
 //! Pushes that fail: each kind has its retries, and what is given up stays.
 
 use std::fs;
+use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::harness::{World, git, refs, script, text};
+use crate::harness::{World, git, pushes, refs, script, text};
 
 const FAST: &str = "[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nreplicationRetry = 0\nreplicationMaxRetries = 2\n";
 
@@ -207,6 +208,81 @@ fn a_repository_that_cannot_be_read_is_retried() {
     world.project("app");
     world.commit("app", "refs/heads/trunk");
     world.until_equal("app", "app");
+}
+
+/// Its configuration could run commands as the user of the node.
+#[test]
+fn a_repository_of_another_user_is_refused_with_advice() {
+    let world = World::new(FAST);
+    let source = world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let target = world.target("app");
+    let settings = world.path("gitconfig");
+    let safe = |repositories: &[&Path]| {
+        let lines = repositories
+            .iter()
+            .map(|path| format!("directory = {}\n", path.display()));
+        fs::write(&settings, format!("[safe]\n{}", lines.collect::<String>())).unwrap();
+    };
+    safe(&[&target]);
+    let variables = [
+        ("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1"),
+        ("GIT_CONFIG_GLOBAL", settings.to_str().unwrap()),
+    ];
+    let _node = world.node_with(&[], &variables);
+    let refused = || {
+        let started = world.start(&["--all", "--now", "--wait"]);
+        assert_eq!(started.status.code(), Some(1), "{}", text(&started.stdout));
+        text(&started.stdout)
+    };
+    let told = refused();
+    let dubious = |path: &Path| format!("dubious ownership in repository at '{}'", path.display());
+    assert!(
+        told.contains(&dubious(&source)) && told.contains("(User= in the unit)"),
+        "{told}"
+    );
+    assert!(told.contains("safe.directory"), "{told}");
+    assert_eq!(pushes(&target), 0);
+    safe(&[&source]);
+    let told = refused();
+    assert!(
+        told.contains(&dubious(&target)) && told.contains("safe.directory"),
+        "{told}"
+    );
+    safe(&[&source, &target]);
+    let started = world.start(&["--all", "--now", "--wait"]);
+    assert!(started.status.success(), "{}", text(&started.stdout));
+    world.until_equal("app", "app");
+}
+
+/// Git takes a repository below `.git` first, and looks in the directories above last.
+#[test]
+fn no_other_repository_is_pushed_instead() {
+    let world = World::new(FAST);
+    let root = world.path("repositories");
+    git(&["init", "-q", "--bare", root.to_str().unwrap()]);
+    world.commit_in(&root, "refs/heads/above");
+    let broken = world.project("app");
+    fs::remove_dir_all(broken.join("refs")).unwrap();
+    let nested = world.project("nested").join(".git");
+    git(&["init", "-q", "--bare", nested.to_str().unwrap()]);
+    world.commit_in(&nested, "refs/heads/nested");
+    let _node = world.node(&[]);
+    world.notify("app", &[]);
+    world.notify("nested", &[]);
+    world.until("both are refused", || {
+        let queue = world.queue();
+        let is_refused = |row: &serde_json::Value| row["state"] == "retrying";
+        queue.len() == 2 && queue.iter().all(is_refused)
+    });
+    let reasons = world
+        .queue()
+        .iter()
+        .map(|row| row["reason"].to_string())
+        .collect::<String>();
+    assert!(reasons.contains("not a git repository"), "{reasons}");
+    assert!(reasons.contains("contains .git"), "{reasons}");
+    assert!(!world.at("app").exists() && !world.at("nested").exists());
 }
 
 #[test]
