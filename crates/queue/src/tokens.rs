@@ -117,8 +117,8 @@ impl Queue {
         let token = &Token {
             name: new.name,
             scope: Scope {
-                types: new.types,
-                rights: new.rights,
+                types: new.types.map(distinct),
+                rights: distinct(new.rights),
             },
             created_ms: now_ms,
             created_by: by.to_owned(),
@@ -211,6 +211,17 @@ impl Queue {
     }
 }
 
+/// Each once, in the order given.
+fn distinct<T: PartialEq>(given: Vec<T>) -> Vec<T> {
+    let mut distinct = Vec::with_capacity(given.len());
+    for one in given {
+        if !distinct.contains(&one) {
+            distinct.push(one);
+        }
+    }
+    distinct
+}
+
 async fn read(tx: &Transaction, name: &str) -> Result<Option<Row>> {
     let row = tx.get(&keys::token(name)).await?;
     row.map(|row| row::decode(&row, "a token")).transpose()
@@ -286,11 +297,16 @@ mod tests {
         let names = ["mail", "news"].map(|name| TypeName::new(name).unwrap());
         let (one, _) = (queue)
             .make_token(
-                new(r#"{"name":"a","types":["mail"],"rights":["work"]}"#),
+                new(r#"{"name":"a","types":["mail","mail"],"rights":["work","work"]}"#),
                 "",
             )
             .await
             .unwrap();
+        let scope = Scope {
+            types: Some(vec!["mail".to_owned()]),
+            rights: vec![Right::Work],
+        };
+        assert_eq!(one.scope, scope, "each is kept once");
         assert!(one.scope.allows(Right::Work, &names[0]));
         assert!(
             !one.scope.allows(Right::Work, &names[1]) && !one.scope.allows(Right::Read, &names[0])
