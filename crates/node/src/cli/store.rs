@@ -7,6 +7,7 @@ use ::store::nodes::Registered;
 use ::store::{Space, Store, Totals};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 use jobs::{Check, Clock, Entropy, JobType, Jobs};
 use scheduler::{Sealed, count_seals};
 use seal::keys_in_use;
@@ -14,6 +15,7 @@ use serde_json::json;
 use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, BufWriter};
 
+use super::verify::counted;
 use super::{output, serve};
 use crate::config::Sources;
 
@@ -121,10 +123,8 @@ async fn check(target: &Target) -> anyhow::Result<()> {
     }
     problems += check_seals(target, jobs.store()).await?;
     if problems > 0 {
-        bail!(
-            "{problems} problems found; if no node was running meanwhile, \
-             this is a bug"
-        );
+        let problems = counted(problems as u64, "problem");
+        bail!("{problems} found; if no node was running meanwhile, this is a bug");
     }
     Ok(())
 }
@@ -149,8 +149,10 @@ async fn check_seals(target: &Target, store: &Store) -> anyhow::Result<usize> {
                 ": it is not marked as in use"
             };
             format!(
-                "{}: sealed with the key {key}: {documents} documents and {jobs} jobs{problem}",
-                target.store
+                "{}: sealed with the key {key}: {} and {}{problem}",
+                target.store,
+                counted(documents, "document"),
+                counted(jobs, "job")
             )
         });
     }
@@ -170,8 +172,9 @@ fn report_jobs(target: &Target, ty: &JobType, check: &Check) {
         return;
     }
     output::line(&format!(
-        "{}: checked {jobs} jobs of type {ty}",
-        target.store
+        "{}: checked {} of type {ty}",
+        target.store,
+        counted(*jobs, "job")
     ));
     for problem in problems {
         output::line(&format!("  {problem}"));
@@ -235,8 +238,9 @@ fn report_node(target: &Target, registered: &Registered) {
         });
         line.to_string()
     } else {
+        let seen = Timestamp::from_millisecond(*seen_ms).unwrap_or_default();
         format!(
-            "{}: node {} ({}), version {}, reads formats {} to {}, last seen at {seen_ms} ms since 1970",
+            "{}: node {} ({}), version {}, reads formats {} to {}, last seen at {seen:.0}",
             target.store, node.name, node.roles, node.version, formats.oldest, formats.newest
         )
     });
