@@ -1,5 +1,6 @@
 //! Durations in requests and settings: seconds, possibly with a fraction.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -22,6 +23,15 @@ impl Seconds {
         Self(u64::try_from(ms).unwrap_or(u64::MAX))
     }
 
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is in range"
+    )]
+    fn round(seconds: f64) -> Self {
+        Self((seconds * 1_000.0).round() as u64)
+    }
+
     pub fn ms(self) -> u64 {
         self.0
     }
@@ -39,19 +49,46 @@ impl Seconds {
 impl<'de> Deserialize<'de> for Seconds {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let seconds = f64::deserialize(from)?;
-        if !(0.0..=SECONDS_MAX).contains(&seconds) {
-            return Err(de::Error::custom(format!(
-                "a duration must be from 0 to {SECONDS_MAX} seconds, not {seconds}"
-            )));
+        // The least and the greatest that is allowed may be checked later.
+        if seconds < 0.0 {
+            return Err(de::Error::custom("a duration must not be negative"));
         }
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "it is in range"
-        )]
-        let ms = (seconds * 1_000.0).round() as u64;
-        Ok(Self(ms))
+        if seconds > SECONDS_MAX {
+            let what = "a duration must be at most 1,000,000,000 seconds";
+            return Err(de::Error::custom(what));
+        }
+        Ok(Self::round(seconds))
     }
+}
+
+/// The timeout of a type. Below the least, a slow worker could be mistaken for a dead one.
+pub(crate) fn timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Seconds, D::Error> {
+    within(
+        from,
+        1.0..=86_400.0,
+        "must be from 1 to 86,400 seconds (a day)",
+    )
+}
+
+/// The period of a rate.
+pub(crate) fn period<'de, D: Deserializer<'de>>(from: D) -> Result<Seconds, D::Error> {
+    within(
+        from,
+        0.001..=SECONDS_MAX,
+        "must be from 0.001 to 1,000,000,000 seconds",
+    )
+}
+
+fn within<'de, D: Deserializer<'de>>(
+    from: D,
+    range: RangeInclusive<f64>,
+    what: &str,
+) -> Result<Seconds, D::Error> {
+    let seconds = f64::deserialize(from)?;
+    if range.contains(&seconds) {
+        return Ok(Seconds::round(seconds));
+    }
+    Err(de::Error::custom(what))
 }
 
 impl Serialize for Seconds {

@@ -8,16 +8,13 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result, Seconds};
+use crate::{Error, Result, Seconds, seconds};
 
 /// The highest `max_data_bytes`. The rest of what the queue stores is for progress, result and error.
 pub const DATA_BYTES_MAX: u64 = 8_000_000;
 const LIMITS_MAX: usize = 1_000;
 const TENANTS_MAX: usize = 1_000;
 const ROLES_MAX: usize = 100;
-/// Below this, a slow worker could be mistaken for a dead one.
-const TIMEOUT_MIN: Seconds = Seconds::new(1);
-const TIMEOUT_MAX: Seconds = Seconds::new(24 * 3_600);
 /// The role that no setting can grant.
 const ADMIN_ROLE: &str = "_admin";
 
@@ -25,6 +22,7 @@ const ADMIN_ROLE: &str = "_admin";
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// A worker that sends no heartbeat for so long loses its job.
+    #[serde(deserialize_with = "seconds::timeout")]
     pub timeout_sec: Seconds,
     /// How long finished jobs are kept; `null` until they are removed.
     pub retention_sec: Option<Seconds>,
@@ -71,6 +69,7 @@ pub enum LimitSetting {
 #[serde(deny_unknown_fields)]
 pub struct Rate {
     max: u32,
+    #[serde(deserialize_with = "seconds::period")]
     per_sec: Seconds,
 }
 
@@ -185,9 +184,6 @@ impl Roles {
 impl Settings {
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |reason: String| Err(Error::Invalid(reason));
-        if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&self.timeout_sec) {
-            return invalid("`timeout_sec` must be from 1 to 86400".into());
-        }
         if !(1..=DATA_BYTES_MAX).contains(&self.max_data_bytes) {
             return invalid(format!(
                 "`max_data_bytes` must be from 1 to {DATA_BYTES_MAX}"
@@ -254,9 +250,6 @@ impl Settings {
                     "at most {}; a higher rate needs a shorter period",
                     jobs::LIMIT_SLOTS_MAX
                 )));
-            }
-            if limit.per_ms == Some(0) {
-                return Err(invalid("`per_sec` must be at least 0.001".into()));
             }
             let name = LimitName::new(name.clone()).map_err(|error| invalid(error.to_string()))?;
             Ok((name, limit))
@@ -338,21 +331,25 @@ mod tests {
     #[test]
     fn settings_are_checked() {
         for bad in [
-            r#"{"timeout_sec":0}"#,
-            r#"{"timeout_sec":90000}"#,
             r#"{"max_data_bytes":8000001}"#,
             r#"{"max_pending":0}"#,
             r#"{"retry":{"multiplier":0.5}}"#,
             r#"{"retry":{"jitter":2}}"#,
             r#"{"limits":{"":1}}"#,
             r#"{"limits":{"a":10001}}"#,
-            r#"{"limits":{"a":{"max":1,"per_sec":0}}}"#,
             r#"{"shares":{"":1}}"#,
             r#"{"shares":{"a":0}}"#,
             r#"{"shares":{"a":1001}}"#,
         ] {
             let settings: Settings = serde_json::from_str(bad).unwrap();
             assert!(settings.check().is_err(), "{bad}");
+        }
+        for bad in [
+            r#"{"timeout_sec":0}"#,
+            r#"{"timeout_sec":90000}"#,
+            r#"{"limits":{"a":{"max":1,"per_sec":0}}}"#,
+        ] {
+            assert!(serde_json::from_str::<Settings>(bad).is_err(), "{bad}");
         }
         let good = r#"{"retention_sec":null,"retry":{"limit":null},"limits":{"a":1,"b":{"max":5,"per_sec":0.5}}}"#;
         let settings: Settings = serde_json::from_str(good).unwrap();

@@ -293,7 +293,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "/_jobs/mail",
         r#"{"data":1,"delay_sec":-1}"#,
-        "a duration must be",
+        "a duration must not be negative",
     ),
     (
         "/_jobs/mail",
