@@ -150,7 +150,7 @@ fn object<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
 fn page_limit(call: &Call, usual: usize, max: usize) -> Result<usize, Error> {
     let limit = call.query.number("limit")?;
     let limit = limit.map_or(usual, |limit| usize::try_from(limit).unwrap_or(max));
-    Ok(limit.clamp(1, max))
+    Ok(limit.min(max))
 }
 
 fn time(ms: i64) -> String {

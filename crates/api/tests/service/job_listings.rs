@@ -93,6 +93,25 @@ async fn a_feed_tells_which_jobs_are_gone() {
     root.get(path).await.gives(404);
 }
 
+/// As in `CouchDB`.
+#[tokio::test]
+async fn a_limit_of_nothing_lists_nothing() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let job = json!({"id": "a", "data": 1});
+    root.post("/_jobs/mail", &job).await.gives(201);
+    let daily = json!({"type": "mail", "job": {"data": 1}, "every_sec": 86_400});
+    root.put("/_schedules/daily", &daily).await.gives(201);
+    for (path, rows) in [
+        ("/_jobs/mail", "jobs"),
+        ("/_jobs", "types"),
+        ("/_schedules", "schedules"),
+    ] {
+        let none = root.get(&format!("{path}?limit=0")).await.gives(200);
+        assert_eq!(none, json!({rows: [], "next": null}));
+    }
+}
+
 #[tokio::test]
 async fn own_types_are_counted_for_administrators() {
     let fixture = fixture_with(json!({"roles": {"read": ["auditor"]}})).await;

@@ -9,13 +9,13 @@ use queue::{Envelope, Failures, Raw, Run, Shown, Type, WAIT_MAX};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{or_null, time};
+use super::{or_null, page_limit, time};
 use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
 
-const LIMIT: u64 = 100;
-const LIMIT_MAX: u64 = 1_000;
+const LIMIT: usize = 100;
+const LIMIT_MAX: usize = 1_000;
 /// Errors that are told apart.
 const FAILURES_MAX: usize = 100;
 /// How long `_wait` waits unless told.
@@ -248,13 +248,13 @@ pub(super) async fn list(call: &Call, ty: &Type) -> Result<Reply, Error> {
         bytes.map_err(|_| Error::query("`after` must be `next` of an earlier response"))
     });
     let after = after.transpose()?;
-    let limit = call
-        .query
-        .number("limit")?
-        .unwrap_or(LIMIT)
-        .clamp(1, LIMIT_MAX);
-    let limit = usize::try_from(limit).unwrap_or_default();
+    let limit = page_limit(call, LIMIT, LIMIT_MAX)?;
     let with_data = call.query.flag("data")?;
+    if limit == 0 {
+        // The queue's pages have at least one job.
+        let (jobs, next) = (Vec::new(), None);
+        return Ok(reply::ok(&Page { jobs, next }));
+    }
     let queue = &call.shared.queue;
     let listing = queue
         .list(ty, state, with_data, after.as_ref(), limit)
