@@ -68,10 +68,12 @@ impl Error {
 
     /// What a request for a type that does not exist is told.
     pub(crate) fn no_type(name: &TypeName) -> Self {
-        if name.is_reserved() {
-            return Self::own_type(name);
+        match name.used_with() {
+            Some(used_with) => Self::Invalid(format!(
+                "`{name}` is a job type of the service itself: use {used_with} for its jobs, and another name for yours"
+            )),
+            None => Self::NoType(name.clone()),
         }
-        Self::NoType(name.clone())
     }
 
     /// Whether another node may have the key.

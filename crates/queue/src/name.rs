@@ -58,6 +58,19 @@ impl TypeName {
         OWN_TYPES.contains(&self.as_str())
     }
 
+    /// What people use instead of `/_jobs`, if it is a type of the service itself.
+    pub(crate) fn used_with(&self) -> Option<&'static str> {
+        Some(match self.as_str() {
+            "feeds" => "`/_sources`",
+            "git" => "`davenport-git queue`",
+            "listen" => "`/_rules`",
+            "rep_jobs" => "`/_scheduler/jobs`",
+            "schedules" => "`/_schedules`",
+            "webhooks" => "`/_deliveries`",
+            _ => return None,
+        })
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -115,5 +128,8 @@ mod tests {
             assert!(TypeName::new(name).is_err(), "{name}");
         }
         assert_eq!(TypeName::of(&JobType::new("rep_jobs").unwrap()), None);
+        for name in OWN_TYPES {
+            assert!(TypeName::new(name).unwrap().used_with().is_some(), "{name}");
+        }
     }
 }

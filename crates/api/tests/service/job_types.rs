@@ -61,19 +61,28 @@ async fn own_types_are_kept_from_users() {
         let schedule = json!({"type": name, "job": {"data": 1}, "every_sec": 60});
         for answer in [
             root.put(&path, &json!({})).await,
-            root.post(&path, &json!({"data": 1})).await,
-            root.post(&format!("{path}/_claim"), &json!({"worker": "w"}))
-                .await,
-            root.post(&format!("{path}/_pause"), &json!({})).await,
-            root.delete(&path).await,
-            root.put("/_schedules/s", &schedule).await,
             root.post("/_tokens", &token).await,
         ] {
             let reason =
                 format!("`{name}` is a job type of the service itself; choose another name");
             answer.refuses(400, "bad_request", &reason);
         }
+        for answer in [
+            root.post(&path, &json!({"data": 1})).await,
+            root.post(&format!("{path}/_claim"), &json!({"worker": "w"}))
+                .await,
+            root.post(&format!("{path}/_pause"), &json!({})).await,
+            root.delete(&path).await,
+            root.put("/_schedules/s", &schedule).await,
+        ] {
+            let reason = answer.gives(400)["reason"].to_string();
+            let advice = format!("`{name}` is a job type of the service itself: use ");
+            assert!(reason.contains(&advice), "{reason}");
+        }
     }
+    let reason = "`git` is a job type of the service itself: use `davenport-git queue` for its jobs, and another name for yours";
+    let answer = root.get("/_jobs/git").await;
+    answer.refuses(400, "bad_request", reason);
 }
 
 #[tokio::test]
