@@ -328,6 +328,7 @@ export class Worker {
 
   constructor(client, type, handler, { concurrency = 1, name, wait_sec = 60, grace_sec = 30, log = console } = {}) {
     name ??= `javascript:${uuid()}`;
+    if (!(concurrency >= 1)) throw new RangeError(`concurrency must be at least 1, not ${concurrency}`);
     Object.assign(this, { client, type, handler, concurrency, name, wait_sec, grace_sec, log });
   }
 
@@ -414,12 +415,12 @@ export class Worker {
   }
 
   /** How a run ends instead, for example because its result is too large. */
-  #refused({ id, lock, outcome, error, delay_sec, retry }, { reason, message }) {
+  #refused({ id, lock, outcome, error, delay_sec, retry }, { status, reason, message }) {
     this.log.error(`cannot end the run of ${id} as ${outcome}: ${message}`);
     if (outcome !== "failed") return [{ id, lock, outcome: "failed", error: String(reason ?? message).slice(0, 1_000) }];
-    // It may be the fault of the error, or of the delay.
-    if (error !== undefined) return [{ id, lock, outcome, delay_sec, retry }];
-    return delay_sec === undefined ? [] : [{ id, lock, outcome, retry }];
+    // A bad delay is a bad request; an error that is refused is more often too large, or no JSON.
+    if (delay_sec !== undefined && (status === 400 || error === undefined)) return [{ id, lock, outcome, error, retry }];
+    return error === undefined ? [] : [{ id, lock, outcome, delay_sec, retry }];
   }
 
   #begin({ jobs, timeout_sec }) {

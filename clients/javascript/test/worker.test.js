@@ -62,6 +62,17 @@ test("failures are retried until the job is dead", async () => {
   assert.deepEqual(job.attempts.map(({ reason }) => reason).slice(0, 2), ["first", "second"]);
 });
 
+test("a bad delay costs no error", async () => {
+  for (const delay_sec of [-1, 1e12]) {
+    const job = await run(() => Promise.reject(new Failed("no route", delay_sec, { retry: false })));
+    assert.deepEqual([job.state, job.error], ["dead", "no route"]);
+  }
+});
+
+test("a worker has a job at a time at least", () => {
+  for (const concurrency of [0, -1, NaN]) assert.throws(() => new Worker(client, type, () => {}, { concurrency }), RangeError);
+});
+
 test("a job may run again", async () => {
   const job = await run(({ attempt, failures }) => {
     if (attempt === 1) throw new Again();

@@ -71,6 +71,20 @@ class TestWorker(ServiceCase):
         self.assertEqual((job["state"], job["error"]["type"]), ("dead", "RuntimeError"))
         self.assertEqual([run["reason"] for run in job["attempts"]][:2], ["first", "second"])
 
+    def test_a_bad_delay_costs_no_error(self) -> None:
+        for delay_sec in (-1, 1e12):
+
+            def handle(job: Job, delay_sec: float = delay_sec) -> None:
+                raise Failed("no route", delay_sec, retry=False)
+
+            with working(Worker(self.client, self.type, handle)):
+                job = self.end(self.client.enqueue(self.type, 1))
+            self.assertEqual((job["state"], job["error"]), ("dead", "no route"))
+
+    def test_a_worker_has_a_job_at_a_time_at_least(self) -> None:
+        with self.assertRaises(ValueError):
+            Worker(self.client, self.type, lambda job: None, concurrency=0)
+
     def test_a_handler_that_exits_has_failed(self) -> None:
         async def leave(job: Job) -> None:
             sys.exit(2)

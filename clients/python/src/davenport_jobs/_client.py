@@ -14,13 +14,12 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from decimal import Decimal
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from ._requests import Request, Requests, path
+from ._requests import Request, Requests, T as T, path
 from ._types import Change, Options
 
-T = TypeVar("T")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 # Status, headers, and the body piece by piece.
 Response = tuple[int, dict[str, str], AsyncIterator[bytes]]

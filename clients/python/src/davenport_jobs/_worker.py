@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
-from ._client import AsyncClient, Client, ServiceError
+from ._client import AsyncClient, Client, ServiceError, T
 from ._types import Claimed, Ended
 
-T = TypeVar("T")
 log = logging.getLogger("davenport_jobs")
 BEATS_MAX = 500
 # Between heartbeats with progress, between tries to reach the service or to wait for a job, and for last reports after `grace_sec`.
@@ -82,6 +81,8 @@ class Worker:
         self, client: Client | AsyncClient, type: str, handler: Callable[[Job], Any], *, concurrency: int = 1,
         name: str | None = None, wait_sec: float = 60, grace_sec: float = 30,
     ) -> None:  # fmt: skip
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         self._make: Callable[[], AsyncClient] = client._make
         self.type, self.handler, self.concurrency, self.wait_sec, self.grace_sec = type, handler, concurrency, wait_sec, grace_sec
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
@@ -175,9 +176,9 @@ class Worker:
         log.error("cannot end the run of %s as %s: %s", ended["id"], ended["outcome"], error)
         if ended["outcome"] != "failed":
             return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=getattr(error, "reason", str(error))[:1000])
-        # It may be the fault of the error, or of the delay.
-        part = next((part for part in ("error", "delay_sec") if ended.get(part) is not None), None)
-        return {**ended, part: None} if part else None  # type: ignore[return-value]
+        parts = [part for part in ("error", "delay_sec") if ended.get(part) is not None]
+        # A bad delay is a bad request; an error that is refused is more often too large, or no JSON.
+        return {**ended, parts[-1 if getattr(error, "status", 0) == 400 else 0]: None} if parts else None  # type: ignore[return-value]
 
     async def _unless_stopping(self, call: Coroutine[Any, Any, T]) -> T | None:
         """Gives a call up when the worker is told to stop. Later calls, which end runs, and their pauses are not cut short."""
