@@ -312,6 +312,7 @@ impl From<queue::Error> for Error {
             Failed::TooLarge(_) => Self::too_large(reason),
             Failed::NoType(_) | Failed::NoJob | Failed::NotFound(_) => Self::not_found(reason),
             Failed::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", reason),
+            Failed::KeyUsed => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", reason),
             Failed::Full { .. } => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 let mut full = Self::new(status, "too_many_requests", reason);

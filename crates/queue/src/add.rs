@@ -81,6 +81,8 @@ pub enum OnExists {
 pub(crate) struct Ready {
     pub(crate) add: Add,
     on_exists: OnExists,
+    /// Its data as it came, if its id was made from the key of a request that may be repeated.
+    keyed: Option<Raw>,
 }
 
 /// Why a job was refused, with its id if it has one that can be read.
@@ -92,7 +94,7 @@ pub(crate) struct Pending(Mutex<HashMap<TypeName, (Instant, u64)>>);
 
 impl Queue {
     /// Adds jobs. Each has its own answer: its id, or why it was refused. With a `repeat` key, a request that is repeated
-    /// adds nothing twice while its jobs exist.
+    /// adds nothing twice while its jobs exist. A job without an id is refused if the key was used for other data.
     pub async fn add(
         &self,
         ty: &Type,
@@ -111,7 +113,10 @@ impl Queue {
             };
             let checked = job.and_then(|job| {
                 let given = job.id.clone();
+                let is_keyed = repeat.is_some() && given.is_none();
+                let keyed = is_keyed.then(|| job.data.clone());
                 let checked = self.check(ty, job, op.now_ms, unnamed);
+                let checked = checked.map(|(id, ready)| (id, Ready { keyed, ..ready }));
                 checked.map_err(|error| (given, error))
             });
             if let Err((_, Error::NoKeys)) = checked {
@@ -123,35 +128,54 @@ impl Queue {
             }));
         }
         self.make_room(ty, &op, &ready).await?;
+        let mut added = Vec::with_capacity(ready.len());
         for (op, batch) in &batches(&op, &ready) {
-            (self.jobs().store())
+            let some = (self.jobs().store())
                 .transact(
                     "add",
                     |tx| async move { self.add_in(&tx, op, ty, batch).await },
                 )
                 .await?;
+            added.extend(some);
+        }
+        let accepted = answers.iter_mut().filter(|answer| answer.is_ok());
+        for (answer, (job, added)) in accepted.zip(ready.iter().zip(added)) {
+            if added != Added::Created && self.is_of_other(ty, job).await? {
+                *answer = Err((None, Error::KeyUsed));
+            }
         }
         Ok(answers)
     }
 
-    /// Adds jobs in the caller's transaction, unless the type has been removed. Returns how many of them were not pending or running before, and are pending.
+    /// Whether the key of a job's request was used for other data.
+    async fn is_of_other(&self, ty: &Type, job: &Ready) -> Result<bool> {
+        let Some(data) = &job.keyed else {
+            return Ok(false);
+        };
+        let Some((_, stored)) = self.jobs().get(&ty.ty, &job.add.id).await? else {
+            return Ok(false);
+        };
+        let stored = self.unpack(&ty.ty, &job.add.id, stored);
+        Ok(stored.is_ok_and(|stored| !stored.data.is_same(data)))
+    }
+
+    /// Adds jobs in the caller's transaction, unless the type has been removed.
     pub(crate) async fn add_in(
         &self,
         tx: &Transaction,
         op: &Op,
         ty: &Type,
         batch: &[Ready],
-    ) -> Result<u64> {
+    ) -> Result<Vec<Added>> {
         // The caller's type may be a cached one. Conflicts with its removal.
         let row = async { Ok(tx.get(&keys::type_row(&ty.name)).await?) };
         let sealing = self.sealing_in(tx, batch.iter().map(|job| &job.add.data));
         if try_join(row, sealing).await?.0.is_none() {
             return Err(Error::NoType(ty.name.clone()));
         }
-        let (mut nth, mut more) = (0, 0);
+        let mut all = Vec::with_capacity(batch.len());
         for alike in batch.chunk_by(|a, b| a.on_exists == b.on_exists) {
-            let op = &op.nth(nth);
-            nth += alike.len();
+            let op = &op.nth(all.len());
             let adds = alike.iter().map(|job| job.add.clone());
             let added = match alike[0].on_exists {
                 OnExists::Replace => {
@@ -160,23 +184,27 @@ impl Queue {
                 }
                 OnExists::Keep => {
                     let (mut absent, mut seen) = (Vec::new(), BTreeSet::new());
+                    let mut added = Vec::with_capacity(alike.len());
                     for add in adds {
                         let exists = self.jobs().info_in(tx, &ty.ty, &add.id).await?.is_some();
-                        if !exists && seen.insert(add.id.as_bytes().to_vec()) {
-                            absent.push(add);
+                        if exists || !seen.insert(add.id.as_bytes().to_vec()) {
+                            added.push(Added::Unchanged);
+                            continue;
                         }
+                        added.push(Added::Created);
+                        absent.push(add);
                     }
-                    self.jobs().add_many_in(tx, op, &ty.ty, &absent).await?
+                    self.jobs().add_many_in(tx, op, &ty.ty, &absent).await?;
+                    added
                 }
                 OnExists::Earliest => {
                     let signals: Vec<Signal> = adds.map(Signal::from).collect();
                     self.hurry_in(tx, op, ty, &signals).await?
                 }
             };
-            let is_more = |added: &&Added| matches!(added, Added::Created | Added::Revived);
-            more += added.iter().filter(is_more).count() as u64;
+            all.extend(added);
         }
-        Ok(more)
+        Ok(all)
     }
 
     /// Signals, which also make dead jobs pending again: what a job died of may be what has changed.
@@ -241,7 +269,15 @@ impl Queue {
             add = add.tenant(tenant.map_err(|error| Error::Invalid(format!("`tenant`: {error}")))?);
         }
         let on_exists = new.on_exists;
-        Ok((text, Ready { add, on_exists }))
+        let keyed = None;
+        Ok((
+            text,
+            Ready {
+                add,
+                on_exists,
+                keyed,
+            },
+        ))
     }
 
     /// Refuses jobs of a type that has too many. What adds no pending job is not refused, such as a repeated request.
@@ -289,7 +325,9 @@ impl Queue {
         for (op, batch) in &batches(op, ready) {
             let tried = (self.jobs().store())
                 .transact("try_add", |tx| async move {
-                    let more = self.add_in(&tx, op, ty, batch).await?;
+                    let added = self.add_in(&tx, op, ty, batch).await?;
+                    let is_more = |added: &&Added| matches!(added, Added::Created | Added::Revived);
+                    let more = added.iter().filter(is_more).count() as u64;
                     Err::<(), _>(Tried::More(more))
                 })
                 .await;

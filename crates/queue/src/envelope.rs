@@ -45,6 +45,13 @@ impl Raw {
         self.0 == "null"
     }
 
+    /// Whether it is the same JSON, perhaps with other spaces and members in another order.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let read = |raw: &Self| serde_json::from_slice::<serde_json::Value>(&raw.0);
+        let is_equal = || Some(read(self).ok()? == read(other).ok()?);
+        self == other || is_equal().unwrap_or_default()
+    }
+
     /// Whether arrays and objects are nested more deeply than this.
     pub(crate) fn is_deeper_than(&self, max: usize) -> bool {
         let (mut depth, mut is_text, mut bytes) = (0_usize, false, self.0.iter());
@@ -185,6 +192,13 @@ mod tests {
         assert_eq!(decoded, envelope);
         assert_eq!(serde_json::to_string(&decoded.data).unwrap(), odd);
         assert!(!decoded.is_plain() && Envelope::default().is_plain());
+    }
+
+    #[test]
+    fn json_is_the_same_in_any_form() {
+        assert!(raw(r#"{"a":1,"b":2}"#).is_same(&raw(r#"{ "b": 2, "a": 1 }"#)));
+        assert!(raw("1e400").is_same(&raw("1e400")));
+        assert!(!raw("1").is_same(&raw("2")) && !raw("1e400").is_same(&raw("1e401")));
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub enum Error {
     /// Not in this state.
     #[error("{0}")]
     Conflict(String),
+    /// Send another key.
+    #[error("this `Idempotency-Key` was used for another job; use a new key for each job")]
+    KeyUsed,
     /// Try again later.
     #[error(
         "`{name}` has {max} pending jobs, its `max_pending`; add jobs when workers have caught up"

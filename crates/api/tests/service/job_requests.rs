@@ -65,6 +65,37 @@ async fn repeated_signals_run_a_job_once() {
     assert_eq!(state(&root, "a").await, "finished");
 }
 
+/// Only jobs without an id are made for one request alone.
+#[tokio::test]
+async fn a_key_is_refused_for_another_job() {
+    for fixture in [fixture().await, sealed_fixture().await] {
+        let root = fixture.root();
+        for on_exists in ["replace", "keep", "earliest"] {
+            let with_key = root.clone().with("idempotency-key", on_exists);
+            let job = |data: Value| json!({"data": data, "on_exists": on_exists});
+            let send = async |data: Value| with_key.post("/_jobs/mail", &job(data)).await;
+            let first = send(json!({"to": "bob"})).await.gives(201);
+            assert_eq!(send(json!({"to": "bob"})).await.gives(201), first);
+            let refused = send(json!({"to": "eve"})).await.gives(422);
+            let reason = refused["reason"].to_string();
+            assert!(reason.contains("used for another job"), "{reason}");
+            let path = format!("/_jobs/mail/{}", first["id"].as_str().unwrap());
+            let shown = root.get(&path).await.gives(200);
+            assert_eq!(shown["data"], json!({"to": "bob"}));
+        }
+    }
+    let fixture = fixture().await;
+    let with_key = fixture.root().with("idempotency-key", "many");
+    let send = async |second: u32| {
+        let many = json!({"jobs": [{"data": 1}, {"data": second}, {"id": "a", "data": second}]});
+        with_key.post("/_jobs/mail", &many).await.gives(201)["results"].clone()
+    };
+    let first = send(2).await;
+    let second = send(3).await;
+    assert_eq!((&second[0], &second[2]), (&first[0], &first[2]));
+    assert_eq!(second[1]["error"], "unprocessable");
+}
+
 #[tokio::test]
 async fn signals_revive_dead_jobs_and_keep_back_offs() {
     let fixture = fixture_with(json!({"retry": {"limit": 0}})).await;

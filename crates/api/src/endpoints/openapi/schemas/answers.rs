@@ -60,9 +60,12 @@ pub(super) fn answers(path: &str, method: &str) -> Map<String, Value> {
             let content = json!({"application/json": {"schema": super::error()}});
             let after = json!({"description": "Seconds", "schema": {"type": "integer"}});
             let full = json!({
-                "description": "`max_pending` of the type is reached", "headers": {"Retry-After": after}, "content": content,
+                "description": "`max_pending` of the type is reached", "headers": {"Retry-After": after}, "content": content.clone(),
             });
             answers.insert("429".to_owned(), full);
+            let used = "The `Idempotency-Key` was used for another job";
+            let used = json!({"description": used, "content": content});
+            answers.insert("422".to_owned(), used);
         }
         _ => {}
     }
