@@ -1,10 +1,13 @@
 //! A frontend, over HTTP: what all commands that talk to a service share.
 
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, bail};
 use clap::Args;
 use document::json::Json;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Certificate, Client, Method, RequestBuilder};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -36,6 +39,15 @@ pub(super) struct ServiceFlags {
         hide_env_values = true
     )]
     user: Option<String>,
+    /// PEM file with the certificate authorities to trust, instead of the system's
+    #[arg(
+        long,
+        alias = "ca",
+        global = true,
+        value_name = "FILE",
+        env = "DAVENPORT_CACERT"
+    )]
+    cacert: Option<PathBuf>,
     /// Print the JSON returned by the service
     #[arg(long, global = true)]
     json: bool,
@@ -122,7 +134,7 @@ impl Service {
             ));
         }
         Ok(Self {
-            client: Client::new(),
+            client: client(flags.cacert.as_deref())?,
             url: flags.url.trim_end_matches('/').to_owned(),
             user: user.transpose()?,
             json: flags.json,
@@ -208,6 +220,20 @@ pub(super) async fn page(request: RequestBuilder) -> anyhow::Result<Page> {
 
 async fn text(request: RequestBuilder) -> anyhow::Result<String> {
     let response = request
+fn client(cacert: Option<&Path>) -> anyhow::Result<Client> {
+    let Some(file) = cacert else {
+        return Ok(Client::new());
+    };
+    let unusable = |why: &dyn Display| unusable(&format!("--cacert: {}: {why}", file.display()));
+    let pem = std::fs::read(file).map_err(|error| unusable(&error))?;
+    let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(&error))?;
+    if certificates.is_empty() {
+        return Err(unusable(&"there is no certificate in it"));
+    }
+    let client = Client::builder().tls_certs_only(certificates).build();
+    client.map_err(|error| unusable(&error))
+}
+
         .send()
         .await
         .context("cannot reach the service; check --url or DAVENPORT_URL")?;
