@@ -37,7 +37,8 @@ use crate::addresses::{self, Listeners};
 use crate::config::Config;
 use crate::keys::KeyRing;
 use crate::metrics::{Collected, Scraped};
-use crate::{admins, random, tls};
+use crate::tls::{self, Certificate};
+use crate::{admins, random};
 use following::Following;
 
 /// Time limit of an orderly stop.
@@ -49,6 +50,7 @@ pub struct Node {
     deliveries: Deliveries,
     passwords: PasswordCell,
     service: Option<Service>,
+    certificate: Option<Arc<Certificate>>,
     admin_secret: [u8; 32],
     address: Option<SocketAddr>,
     /// Tasks that clients and jobs depend on directly; stopped first.
@@ -121,6 +123,7 @@ impl Node {
             deliveries,
             passwords,
             service: None,
+            certificate: None,
             admin_secret,
             address: listeners.addresses().next(),
             outer: Tasks::default(),
@@ -215,7 +218,9 @@ impl Node {
                 ..config.api.clone()
             },
         })?;
-        let tls = tls::acceptor(&config.http)?;
+        self.certificate = Certificate::read(&config.http)?.map(Arc::new);
+        let tls = self.certificate.as_ref().map(Certificate::acceptor);
+        let tls = tls.transpose()?;
         self.service = Some(service.clone());
         self.outer.start("notifier", |stop| notifier.run(stop));
         self.outer.start("claims of users", |stop| queue.run(stop));
@@ -270,16 +275,21 @@ impl Node {
         &self.replications
     }
 
-    /// Applies reloadable settings: options of `[replicator]`, passwords of rules, and administrators. If one is not valid, it
-    /// applies none.
+    /// Applies reloadable settings: options of `[replicator]`, passwords of rules, administrators, and the certificate. If one
+    /// is not valid, it applies none.
     pub async fn apply(&self, config: &Config) -> anyhow::Result<()> {
         let passwords = following::passwords(config.rules.passwords_file.as_deref())?;
         let admins = match &self.service {
             Some(_) => Some(admins::hash_all(&config.admins, self.admin_secret).await?),
             None => None,
         };
+        let read = |_: &Arc<_>| Certificate::read(&config.http).transpose();
+        let certificate = self.certificate.as_ref().and_then(read).transpose()?;
         self.replications.set_options(config.replicator.clone())?;
         self.passwords.set(passwords);
+        if let (Some(old), Some(new)) = (&self.certificate, certificate) {
+            old.replace(&new);
+        }
         if let (Some(service), Some(admins)) = (&self.service, admins) {
             service.set_admins(admins);
         }

@@ -19,6 +19,7 @@ mod rules;
 mod schedules;
 mod single;
 mod spiegel;
+mod tls;
 mod traces;
 mod upstream;
 mod verify;

@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use serde_json::json;
 
 /// Creates an authority, and a certificate of it for this machine: `NAME.ca`, `NAME.cert` and `NAME.key`.
-fn certify(directory: &Path, name: &str) {
+pub(crate) fn certify(directory: &Path, name: &str) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(DnType::CommonName, name);

@@ -19,11 +19,13 @@ use crate::logs::Logs;
 use crate::metrics::Collected;
 use crate::running::{Node, key_file, network, node_name, open_keys, open_store};
 use crate::systemd::Systemd;
-use crate::{admins, argv, tls};
+use crate::tls::Certificate;
+use crate::{admins, argv};
 
 const ADMIN_VARIABLE: &str = "DAVENPORT_ADMIN";
 /// Sections and options that take effect without a restart.
 const LIVE: [&str; 3] = ["replicator.", "admins.", "log.level"];
+const CERTIFICATE: [&str; 2] = ["http.cert_file", "http.key_file"];
 
 /// `davenport serve`
 #[derive(Debug, Args)]
@@ -215,7 +217,7 @@ fn check(config: &Config) -> anyhow::Result<()> {
         if config.admins.0.is_empty() && config.upstream.url.is_empty() {
             return Err(NoAdministrator.into());
         }
-        tls::acceptor(&config.http)?;
+        Certificate::read(&config.http)?;
     }
     if config.node_types.replication {
         couch::Network::new(network(config)?, [0; 32])?;
@@ -339,7 +341,12 @@ impl Running {
             .set(&loaded.config.log)
             .map_err(|what| anyhow!(what))?;
         let changed = self.loaded.changed(&loaded);
-        let live = |key: &&String| LIVE.iter().any(|live| key.starts_with(live));
+        let is_tls = [&self.loaded, &loaded].map(|loaded| loaded.config.http.cert_file.is_some());
+        let live = |key: &&String| {
+            // To turn TLS on or off takes a restart.
+            LIVE.iter().any(|live| key.starts_with(live))
+                || is_tls == [true; 2] && CERTIFICATE.contains(&key.as_str())
+        };
         for key in changed.iter().filter(|key| !live(key)) {
             tracing::warn!(key, "a changed option takes effect after a restart");
         }
