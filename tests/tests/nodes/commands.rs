@@ -222,6 +222,9 @@ async fn commands_that_cannot_be_used_change_nothing() {
     for args in [
         &["jobs", "--type", "mail", "cancel", ""][..],
         &["jobs", "--type", "mail", "show", "."],
+        &["jobs", "--type", "mail", "restart"],
+        &["jobs", "restart"],
+        &["deliveries", "replay"],
         &["deliveries", "replay", ""],
         &["schedules", "remove", ""],
         &["rules", "show", ".."],
@@ -235,6 +238,47 @@ async fn commands_that_cannot_be_used_change_nothing() {
     }
     let types = commands.succeed(&["jobs", "types"]).await;
     assert!(types.contains("mail"), "{types}");
+    commands.node.stop().await.unwrap();
+}
+
+/// What had no effect is not reported as done.
+#[tokio::test]
+async fn commands_tell_what_they_did_not_do() {
+    let commands = Commands::start("").await;
+    let root = commands.node.root();
+    root.put("/_jobs/mail", &json!({})).await.unwrap();
+    let job = json!({"id": "a", "data": 1});
+    let (status, answer) = root.post("/_jobs/mail", &job).await.unwrap();
+    assert_eq!(status, 201, "{answer}");
+    let mail = ["jobs", "--type", "mail"];
+    let out = commands
+        .succeed(&[&mail[..], &["restart", "a"]].concat())
+        .await;
+    assert_eq!(out, "already pending: a\n");
+    for action in ["show", "restart", "cancel"] {
+        let args = [&mail[..], &[action, "b"]].concat();
+        let (code, _, error) = commands.run(&args).await;
+        let told = "there is no job b; `davenport jobs --type mail list` shows";
+        assert!(code == Some(1) && error.contains(told), "{error}");
+    }
+    let args = ["deliveries", "replay", "--rule", "nope"];
+    let (code, out, error) = commands.run(&args).await;
+    assert_eq!((code, &*out), (Some(1), ""), "{error}");
+    assert!(error.contains("`davenport rules list`"), "{error}");
+    let store = format!("lmdb:{}", commands.directory.path().join("data").display());
+    let stats = commands
+        .succeed(&["store", "stats", "--store", &store])
+        .await;
+    let node = stats.lines().find(|line| line.contains("last seen at"));
+    let (_, seen) = node.unwrap().rsplit_once("last seen at ").unwrap();
+    assert!(seen.starts_with("20") && seen.ends_with('Z'), "{seen}");
+    let checked = commands
+        .succeed(&["store", "check", "--store", &store])
+        .await;
+    assert!(
+        checked.contains("checked 1 job of type api/mail"),
+        "{checked}"
+    );
     commands.node.stop().await.unwrap();
 }
 

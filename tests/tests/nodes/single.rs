@@ -202,9 +202,11 @@ async fn the_command_line_steers_jobs() {
         (Some(0), format!("cancelled {id}\n")),
         "{error}"
     );
-    let (code, _, error) = jobs(&["show", id]).await;
-    assert_eq!(code, Some(1));
-    assert!(error.contains("404 not_found: missing"), "{error}");
+    for action in ["show", "restart", "pause", "resume", "cancel"] {
+        let (code, _, error) = jobs(&[action, id]).await;
+        let told = format!("there is no job {id}; `davenport jobs list` shows");
+        assert!(code == Some(1) && error.contains(&told), "{error}");
+    }
 
     // What has failed, by document and by cause.
     let missing =

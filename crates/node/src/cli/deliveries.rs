@@ -1,11 +1,14 @@
 //! `davenport deliveries`: calls of webhooks of a service, over HTTP.
 
+use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
 use reqwest::Method;
 use serde_json::{Map, Value};
 
 use super::output::{self, cell};
 use super::service::{Service, ServiceFlags, answer, escaped};
+use super::unusable;
+use super::verify::counted;
 
 /// Calls per request.
 const PAGE: usize = 500;
@@ -48,7 +51,7 @@ enum Action {
 #[derive(Debug, Args)]
 struct Replay {
     /// Id of the call
-    #[arg(required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
+    #[arg(conflicts_with_all = FILTERS)]
     id: Option<String>,
     /// All calls of rules with this id
     #[arg(long, value_name = "ID")]
@@ -149,6 +152,24 @@ async fn list(service: &Service, filters: &[(&str, String)], limit: usize) -> an
     Ok(())
 }
 
+/// Whether there are calls, in any state.
+async fn has_any(service: &Service, filters: &[(&str, String)]) -> anyhow::Result<bool> {
+    let (mut query, mut after) = (filters.to_vec(), None);
+    query.push(("limit", PAGE.to_string()));
+    loop {
+        let request = service.request(Method::GET, "/_deliveries")?;
+        let request = request
+            .query(&query)
+            .query(&after.map(|after| [("after", after)]));
+        let page = answer(request).await?;
+        let is_empty = page["deliveries"].as_array().is_none_or(Vec::is_empty);
+        after = page["after"].as_str().map(str::to_owned);
+        if !is_empty || after.is_none() {
+            return Ok(!is_empty);
+        }
+    }
+}
+
 fn row(call: &Value) -> Vec<String> {
     vec![
         cell(&call["state"]),
@@ -196,16 +217,25 @@ async fn run_again(service: &Service, replay: Replay) -> anyhow::Result<()> {
         service.done(&answer, "replayed", id);
         return Ok(());
     }
-    let state = replay.state.unwrap_or(State::Dead).name();
-    let mut body = Map::from_iter([("state".to_owned(), state.into())]);
     let of = [("rule", replay.rule), ("rule_database", replay.db)];
     let of = of.into_iter();
-    body.extend(of.filter_map(|(name, value)| Some((name.to_owned(), value?.into()))));
+    let of: Vec<_> = of
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect();
+    if of.is_empty() && replay.state.is_none() {
+        return Err(unusable("name a call, or calls by --rule, --db or --state"));
+    }
+    let state = replay.state.unwrap_or(State::Dead).name();
+    let mut body = Map::from_iter([("state".to_owned(), state.into())]);
+    let members = of.iter().cloned();
+    body.extend(members.map(|(name, value)| (name.to_owned(), value.into())));
     let body = Value::Object(body).to_string();
     let answer = service.send_body(Method::POST, "/_deliveries/_replay", body);
     let answer = answer.await?;
     let replayed = answer["replayed"].as_u64().unwrap_or(0);
-    let calls = format!("{} calls", output::number(replayed));
-    service.done(&answer, "replayed", &calls);
+    if replayed == 0 && !of.is_empty() && !has_any(service, &of).await? {
+        bail!("no call matches --rule or --db; `davenport rules list` shows rules");
+    }
+    service.done(&answer, "replayed", &counted(replayed, "call"));
     Ok(())
 }

@@ -9,8 +9,9 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::output::{self, cell};
-use super::service::{Service, ServiceFlags};
-use requests::path;
+use super::service::{Service, ServiceFlags, of_job};
+use super::unusable;
+use requests::{LIST, path};
 
 #[derive(Debug, Args)]
 pub(crate) struct Command {
@@ -89,7 +90,7 @@ enum State {
 #[derive(Debug, Args)]
 struct Restart {
     /// Job id or replication id
-    #[arg(required_unless_present_any = ["error", "host", "all"], conflicts_with_all = ["error", "host", "all"])]
+    #[arg(conflicts_with_all = ["error", "host", "all"])]
     id: Option<String>,
     #[arg(
         long,
@@ -136,6 +137,11 @@ impl State {
 }
 
 impl Restart {
+    /// Whether it names no jobs.
+    fn is_empty(&self) -> bool {
+        self.id.is_none() && self.error.is_none() && self.host.is_none() && !self.all
+    }
+
     /// Whether a job is one of those to restart.
     fn has(&self, job: &Value) -> bool {
         let is_at = |host: &str| {
@@ -180,11 +186,10 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Action::Restart(restart) => match &restart.id {
-            Some(id) => {
-                let answer = service.send(Method::POST, &path(id, "/_restart")).await?;
-                service.done(&answer, "restarted", id);
-                Ok(())
-            }
+            Some(id) => service.restart_one(id).await,
+            None if restart.is_empty() => Err(unusable(
+                "name a job, or jobs by --error, by --host, or --all that have failed",
+            )),
             None => service.restart(restart).await,
         },
         Action::Pause { id } => {
@@ -200,7 +205,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             if answer.is_err() && service.has_document(id).await {
                 bail!("{id} belongs to a replication document: delete the document to cancel it");
             }
-            let answer = answer?;
+            let answer = answer.map_err(|error| of_job(error, id, LIST))?;
             service.done(&answer, "cancelled", id);
             Ok(())
         }

@@ -71,10 +71,25 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    /// Whether a job is missing, not its type.
+    fn is_of_job(&self) -> bool {
+        let is_of_user = self.reason.starts_with("there is no such job");
+        self.status == 404 && (is_of_user || self.reason == "missing")
+    }
+
     /// Whether a document is missing, not its database.
     pub(super) fn is_of_document(&self) -> bool {
         self.status == 404 && matches!(&*self.reason, "missing" | "deleted")
     }
+}
+
+/// The error for a job that is missing: it names the job, and the command that lists others.
+pub(super) fn of_job(error: anyhow::Error, id: &str, list: &str) -> anyhow::Error {
+    let refusal = error.downcast_ref::<Refusal>();
+    if refusal.is_some_and(Refusal::is_of_job) {
+        return anyhow::anyhow!("there is no job {id}; `{list}` shows the ids of jobs");
+    }
+    error
 }
 
 /// Rows of `_all_docs`.
@@ -205,6 +220,20 @@ impl Service {
     }
 }
 
+fn client(cacert: Option<&Path>) -> anyhow::Result<Client> {
+    let Some(file) = cacert else {
+        return Ok(Client::new());
+    };
+    let unusable = |why: &dyn Display| unusable(&format!("--cacert: {}: {why}", file.display()));
+    let pem = std::fs::read(file).map_err(|error| unusable(&error))?;
+    let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(&error))?;
+    if certificates.is_empty() {
+        return Err(unusable(&"there is no certificate in it"));
+    }
+    let client = Client::builder().tls_certs_only(certificates).build();
+    client.map_err(|error| unusable(&error))
+}
+
 pub(super) fn escaped(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
@@ -220,20 +249,6 @@ pub(super) async fn page(request: RequestBuilder) -> anyhow::Result<Page> {
 
 async fn text(request: RequestBuilder) -> anyhow::Result<String> {
     let response = request
-fn client(cacert: Option<&Path>) -> anyhow::Result<Client> {
-    let Some(file) = cacert else {
-        return Ok(Client::new());
-    };
-    let unusable = |why: &dyn Display| unusable(&format!("--cacert: {}: {why}", file.display()));
-    let pem = std::fs::read(file).map_err(|error| unusable(&error))?;
-    let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(&error))?;
-    if certificates.is_empty() {
-        return Err(unusable(&"there is no certificate in it"));
-    }
-    let client = Client::builder().tls_certs_only(certificates).build();
-    client.map_err(|error| unusable(&error))
-}
-
         .send()
         .await
         .context("cannot reach the service; check --url or DAVENPORT_URL")?;

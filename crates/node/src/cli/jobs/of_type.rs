@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use super::{Action, Restart, State};
 use crate::cli::output::{self, cell};
-use crate::cli::service::{Service, answer, escaped};
+use crate::cli::service::{Service, answer, escaped, of_job};
 use crate::cli::unusable;
+use crate::cli::verify::counted;
 
 /// Jobs per request.
 const PAGE: u64 = 500;
@@ -14,6 +15,7 @@ const PAGE: u64 = 500;
 pub(super) async fn run(service: &Service, ty: &str, action: &Action) -> anyhow::Result<()> {
     let of_type = OfType {
         service,
+        ty,
         path: format!("/_jobs/{}", escaped(ty)),
     };
     match action {
@@ -31,7 +33,7 @@ pub(super) async fn run(service: &Service, ty: &str, action: &Action) -> anyhow:
             "--database and --endpoint are for replications: leave them out, or --type",
         )),
         Action::Show { id } => {
-            let job = service.send(Method::GET, &of_type.job(id)).await?;
+            let job = of_type.send(Method::GET, id, "").await?;
             if service.json {
                 output::line(&job.to_string());
             } else {
@@ -46,7 +48,7 @@ pub(super) async fn run(service: &Service, ty: &str, action: &Action) -> anyhow:
             "with --type, all jobs of the type are paused or resumed: leave out the id",
         )),
         Action::Cancel { id } => {
-            let answer = service.send(Method::DELETE, &of_type.job(id)).await?;
+            let answer = of_type.send(Method::DELETE, id, "").await?;
             service.done(&answer, "removed", id);
             Ok(())
         }
@@ -77,12 +79,17 @@ pub(super) async fn types(service: &Service) -> anyhow::Result<()> {
 
 struct OfType<'a> {
     service: &'a Service,
+    ty: &'a str,
     path: String,
 }
 
 impl OfType<'_> {
-    fn job(&self, id: &str) -> String {
-        format!("{}/{}", self.path, escaped(id))
+    /// Makes a request about a job.
+    async fn send(&self, method: Method, id: &str, action: &str) -> anyhow::Result<Value> {
+        let path = format!("{}/{}{action}", self.path, escaped(id));
+        let answer = self.service.send(method, &path).await;
+        let list = format!("davenport jobs --type {} list", self.ty);
+        answer.map_err(|error| of_job(error, id, &list))
     }
 
     async fn list(&self, states: &[State], limit: u64) -> anyhow::Result<()> {
@@ -144,10 +151,17 @@ impl OfType<'_> {
             ));
         }
         if let Some(id) = &wanted.id {
-            let path = format!("{}/_retry", self.job(id));
-            let answer = self.service.send(Method::POST, &path).await?;
-            self.service.done(&answer, "restarted", id);
+            let before = self.send(Method::GET, id, "").await?;
+            let answer = self.send(Method::POST, id, "/_retry").await?;
+            let done = match before["state"].as_str() {
+                Some(state @ ("pending" | "running")) => format!("already {state}:"),
+                _ => "restarted".to_owned(),
+            };
+            self.service.done(&answer, &done, id);
             return Ok(());
+        }
+        if wanted.is_empty() {
+            return Err(unusable("name a job, or dead jobs by --error, or --all"));
         }
         let mut body = json!({"state": "dead"});
         if let Some(error) = &wanted.error {
@@ -165,12 +179,10 @@ impl OfType<'_> {
 
 /// How many dead jobs were restarted. The service goes on with the others if there are many.
 fn retried(answer: &Value) -> String {
-    let count = output::number(answer["count"].as_u64().unwrap_or_default());
+    let jobs = counted(answer["count"].as_u64().unwrap_or_default(), "dead job");
     match &answer["running"] {
-        Value::Bool(true) => {
-            format!("{count} dead jobs so far; the service goes on with the others")
-        }
-        _ => format!("{count} dead jobs"),
+        Value::Bool(true) => format!("{jobs} so far; the service goes on with the others"),
+        _ => jobs,
     }
 }
 
@@ -260,6 +272,7 @@ mod tests {
     #[test]
     fn what_goes_on_in_the_background_is_told() {
         let told = |answer: Value| retried(&answer);
+        assert_eq!(told(json!({"ok": true, "count": 1})), "1 dead job");
         assert_eq!(told(json!({"ok": true, "count": 1200})), "1,200 dead jobs");
         let answer = json!({"ok": true, "count": 1000, "running": true});
         assert_eq!(

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Restart, State, row};
 use crate::cli::output::{self, cell};
-use crate::cli::service::{Service, answer, escaped};
+use crate::cli::service::{Service, answer, escaped, of_job};
 use crate::cli::verify::counted;
 use crate::cli::{Unusable, unusable};
 
@@ -16,6 +16,9 @@ use crate::cli::{Unusable, unusable};
 const PAGE: u64 = 500;
 /// Jobs that one request restarts.
 const RESTARTS: usize = 1_000;
+
+/// Lists replications with their ids.
+pub(super) const LIST: &str = "davenport jobs list";
 
 pub(super) fn path(id: &str, action: &str) -> String {
     format!("/_scheduler/jobs/{}{action}", escaped(id))
@@ -149,7 +152,7 @@ impl Service {
             found.extend(self.send(Method::GET, &path).await);
         }
         match &mut found[..] {
-            [] => Err(missing),
+            [] => Err(of_job(missing, id, LIST)),
             [job] => Ok(job.take()),
             several => {
                 let names = several.iter().map(|job| cell(&job["database"]));
@@ -170,8 +173,23 @@ impl Service {
             return Err(unusable("name a job, or a type with --type"));
         };
         let path = path(id, &format!("/{action}"));
-        let answer = self.send(Method::POST, &path).await?;
+        let answer = self.send(Method::POST, &path).await;
+        let answer = answer.map_err(|error| of_job(error, id, LIST))?;
         self.done(&answer, done, id);
+        Ok(())
+    }
+
+    /// Restarts a replication.
+    pub(super) async fn restart_one(&self, id: &str) -> anyhow::Result<()> {
+        let job = self.send(Method::GET, &path(id, "")).await;
+        let job = job.map_err(|error| of_job(error, id, LIST))?;
+        // The service leaves it as it is.
+        if job["info"]["paused"] == true {
+            bail!("{id} is paused; run `davenport jobs resume {id}`");
+        }
+        let answer = self.send(Method::POST, &path(id, "/_restart")).await;
+        let answer = answer.map_err(|error| of_job(error, id, LIST))?;
+        self.done(&answer, "restarted", id);
         Ok(())
     }
 
@@ -349,6 +367,16 @@ mod tests {
         assert_eq!(requests.last().unwrap(), expected);
         let (done, _) = asked(&["restart", "--all"], answers("forbidden")).await;
         assert_eq!(done.unwrap_err().to_string(), "1 job was not restarted");
+    }
+
+    /// The service would leave it as it is.
+    #[tokio::test]
+    async fn a_paused_job_is_not_restarted() {
+        let paused = |_: &str| json!({"id": "a", "info": {"paused": true}});
+        let (done, requests) = asked(&["restart", "a"], paused).await;
+        let error = done.unwrap_err().to_string();
+        assert_eq!(error, "a is paused; run `davenport jobs resume a`");
+        assert_eq!(requests, ["GET /_scheduler/jobs/a"]);
     }
 
     /// The request would be about another thing.
