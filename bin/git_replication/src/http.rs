@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use sha2::Sha256;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
 
 use crate::config::{Config, Target};
 use crate::event;
@@ -25,8 +25,9 @@ use crate::target::hex;
 /// GitHub's largest.
 const BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
 
-/// How long requests may take to end when the node stops.
-const END_MAX: Duration = Duration::from_secs(5);
+/// All bodies that are being read.
+const BODIES_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
+const BODY_TIME: Duration = Duration::from_secs(30);
 
 /// What requests need.
 #[derive(Debug, Clone)]
@@ -35,6 +36,30 @@ pub(crate) struct Http {
     pub(crate) config: watch::Receiver<Arc<Config>>,
     /// Proves who sent a request. Without one, only this host can reach the node.
     pub(crate) secret: Option<Arc<str>>,
+    pub(crate) bodies: Bodies,
+}
+
+/// Reads bodies, and bounds what they take in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Bodies {
+    room: Arc<Semaphore>,
+    time: Duration,
+}
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Self {
+            room: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
+            time: BODY_TIME,
+        }
+    }
+}
+
+/// What proves that a request may be answered.
+enum Proof {
+    Given,
+    /// To be compared with that of the body.
+    Signature(String),
 }
 
 impl Http {
@@ -43,44 +68,81 @@ impl Http {
             .route("/_up", get(async || Json(json!({"status": "ok"}))))
             .route("/_git/queue", get(queue))
             .route("/_git/events", post(events))
-            .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
             .with_state(self)
     }
 
-    pub(crate) async fn serve(self, listener: TcpListener, stop: CancellationToken) {
-        let serving = axum::serve(listener, self.router());
-        let serving = serving.with_graceful_shutdown(stop.clone().cancelled_owned());
-        let ended = async {
-            stop.cancelled().await;
-            tokio::time::sleep(END_MAX).await;
-        };
-        tokio::select! {
-            served = serving => if let Err(error) = served {
-                tracing::error!(%error, "the HTTP server stopped");
-            },
-            () = ended => {}
-        }
-    }
-
-    /// The secret itself, or for a body also a signature made with it.
-    fn is_allowed(&self, headers: &HeaderMap, body: Option<&[u8]>) -> bool {
+    /// The proof in a head; `None` if it has none.
+    fn proof(&self, headers: &HeaderMap) -> Option<Proof> {
         let Some(secret) = &self.secret else {
-            return true;
+            return Some(Proof::Given);
         };
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let bearer = header("authorization").and_then(|value| value.strip_prefix("Bearer "));
-        // Both sides are hashed, so that comparing them takes as long whatever they have in common.
-        let is_same = |a: &str, b: &str| tag(secret, a.as_bytes()) == tag(secret, b.as_bytes());
-        if bearer.is_some_and(|token| is_same(token, secret)) {
-            return true;
+        if bearer.is_some_and(|token| is_same(secret, token, secret)) {
+            return Some(Proof::Given);
         }
         let github = header("x-hub-signature-256").and_then(|value| value.strip_prefix("sha256="));
-        let signature = github.or_else(|| header("x-gitea-signature"));
-        let (Some(signature), Some(body)) = (signature, body) else {
-            return false;
-        };
-        is_same(&signature.to_ascii_lowercase(), &hex(&tag(secret, body)))
+        let signature = github.or_else(|| header("x-gitea-signature"))?;
+        let is_whole = signature.len() == 64 && signature.bytes().all(|c| c.is_ascii_hexdigit());
+        is_whole.then(|| Proof::Signature(signature.to_ascii_lowercase()))
     }
+
+    fn is_signed(&self, signature: &str, body: &[u8]) -> bool {
+        let secret = self.secret.as_deref().unwrap_or_default();
+        is_same(secret, signature, &hex(&tag(secret, body)))
+    }
+}
+
+impl Bodies {
+    /// The body, and the room that it takes.
+    async fn read(&self, mut body: Body) -> Result<(Vec<u8>, OwnedSemaphorePermit), Refusal> {
+        let refuse = |status, error, reason: &str| Refusal(status, error, reason.to_owned());
+        let too_large = || {
+            let reason = format!("the body is larger than {BODY_BYTES_MAX} bytes");
+            Refusal(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+        };
+        let full = || {
+            let reason = "other requests take all memory for bodies; repeat the request";
+            refuse(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
+        };
+        if axum::body::HttpBody::size_hint(&body).lower() > BODY_BYTES_MAX as u64 {
+            return Err(too_large());
+        }
+        let (mut bytes, mut room) = (Vec::new(), self.take(0).ok_or_else(full)?);
+        let read = async {
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|_| {
+                    let reason = "the connection was closed before the end of the body";
+                    refuse(StatusCode::BAD_REQUEST, "bad_request", reason)
+                })?;
+                let Ok(data) = frame.into_data() else {
+                    continue;
+                };
+                if bytes.len() + data.len() > BODY_BYTES_MAX {
+                    return Err(too_large());
+                }
+                room.merge(self.take(data.len()).ok_or_else(full)?);
+                bytes.extend_from_slice(&data);
+            }
+            Ok(())
+        };
+        let read = timeout(self.time, read).await;
+        read.map_err(|_| {
+            let reason = format!("the body took longer than {} s", self.time.as_secs());
+            refuse(StatusCode::REQUEST_TIMEOUT, "timeout", &reason)
+        })??;
+        Ok((bytes, room))
+    }
+
+    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes).ok()?;
+        Arc::clone(&self.room).try_acquire_many_owned(bytes).ok()
+    }
+}
+
+/// Both sides are hashed, so that comparing them takes as long whatever they have in common.
+fn is_same(secret: &str, a: &str, b: &str) -> bool {
+    tag(secret, a.as_bytes()) == tag(secret, b.as_bytes())
 }
 
 /// What cannot be made of a text without the secret.
@@ -91,6 +153,7 @@ fn tag(secret: &str, text: &[u8]) -> Vec<u8> {
 }
 
 /// Status, error and reason.
+#[derive(Debug)]
 struct Refusal(StatusCode, &'static str, String);
 
 impl IntoResponse for Refusal {
@@ -113,9 +176,9 @@ fn unauthorized(reason: &str) -> Refusal {
 }
 
 async fn queue(State(http): State<Http>, headers: HeaderMap) -> Result<Json<Value>, Refusal> {
-    if !http.is_allowed(&headers, None) {
+    let Some(Proof::Given) = http.proof(&headers) else {
         return Err(unauthorized("send Authorization: Bearer with the secret"));
-    }
+    };
     Ok(Json(
         json!({"queue": show::rows(&http.mirrors, false).await?}),
     ))
@@ -123,13 +186,17 @@ async fn queue(State(http): State<Http>, headers: HeaderMap) -> Result<Json<Valu
 
 async fn events(
     State(http): State<Http>,
-    headers: HeaderMap,
-    body: Bytes,
+    request: Request,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
-    if !http.is_allowed(&headers, Some(&body)) {
-        return Err(unauthorized(
-            "sign the body with the secret (X-Hub-Signature-256), or send Authorization: Bearer with it",
-        ));
+    const UNSIGNED: &str = "sign the body with the secret (X-Hub-Signature-256), or send Authorization: Bearer with it";
+    let (head, body) = request.into_parts();
+    let headers = head.headers;
+    let proof = http.proof(&headers).ok_or_else(|| unauthorized(UNSIGNED))?;
+    let (body, room) = http.bodies.read(body).await?;
+    if let Proof::Signature(signature) = proof
+        && !http.is_signed(&signature, &body)
+    {
+        return Err(unauthorized(UNSIGNED));
     }
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let kind = header("x-gitea-event").or_else(|| header("x-github-event"));
@@ -143,6 +210,7 @@ async fn events(
         reason => reason,
     });
     let event = event.map_err(|reason| Refusal(StatusCode::BAD_REQUEST, "bad_request", reason))?;
+    drop((body, room));
     let Some(mut event) = event else {
         return Ok((StatusCode::OK, Json(json!({"ok": true, "targets": 0}))));
     };
@@ -155,4 +223,103 @@ async fn events(
     notified.await?;
     let answer = json!({"ok": true, "targets": targets.len()});
     Ok((StatusCode::ACCEPTED, Json(answer)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::config::tests::read;
+    use crate::listen::{Limits, serve};
+
+    const SECRET: &str = "0123456789abcdef";
+    const SHORT: Duration = Duration::from_millis(50);
+
+    async fn start(limits: Limits, bodies: Bodies) -> std::net::SocketAddr {
+        let config = read("[remote \"a\"]\nurl = /m/${name}\n").unwrap();
+        let http = Http {
+            mirrors: Mirrors::open("memory:").await.unwrap(),
+            config: watch::channel(Arc::new(config)).1,
+            secret: Some(SECRET.into()),
+            bodies,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        tokio::spawn(serve(listener, http.router(), limits, stop));
+        address
+    }
+
+    /// What comes back until the node closes the connection.
+    async fn talk(address: std::net::SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn post(headers: &str, body: &str) -> String {
+        format!("POST /_git/events HTTP/1.1\r\nhost: a\r\n{headers}\r\n{body}")
+    }
+
+    /// None of these requests has all of its body.
+    #[tokio::test]
+    async fn what_can_be_refused_by_its_head_is() {
+        let address = start(Limits::default(), Bodies::default()).await;
+        let bearer = format!("authorization: Bearer {SECRET}\r\n");
+        for (headers, status) in [
+            ("content-length: 9\r\n", "401"),
+            ("content-length: 9\r\nauthorization: Bearer x\r\n", "401"),
+            ("transfer-encoding: chunked\r\n", "401"),
+            ("content-length: 9\r\nx-gitea-signature: 0\r\n", "401"),
+            (&format!("{bearer}content-length: 26214401\r\n"), "413"),
+        ] {
+            let answer = talk(address, &post(headers, "{")).await;
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status}")),
+                "{answer}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn slow_clients_are_cut_off() {
+        let limits = Limits {
+            connections: 1,
+            head: SHORT,
+            ..Limits::default()
+        };
+        let bodies = Bodies {
+            time: SHORT,
+            ..Bodies::default()
+        };
+        let address = start(limits, bodies).await;
+        assert_eq!(talk(address, "").await, "");
+        let half = talk(address, "GET /_up HTTP/1.1\r\nhost:").await;
+        assert!(!half.starts_with("HTTP/1.1 200"), "{half}");
+        let slow = format!("authorization: Bearer {SECRET}\r\ncontent-length: 9\r\n");
+        let slow = talk(address, &post(&slow, "{")).await;
+        assert!(slow.starts_with("HTTP/1.1 408"), "{slow}");
+        let huge = format!("GET /_up HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000));
+        assert!(!talk(address, &huge).await.starts_with("HTTP/1.1 200"));
+        let up = talk(address, "GET /_up HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        assert!(up.starts_with("HTTP/1.1 200"), "{up}");
+    }
+
+    #[tokio::test]
+    async fn bodies_share_their_room() {
+        let bodies = Bodies {
+            room: Arc::new(Semaphore::new(4)),
+            ..Bodies::default()
+        };
+        let (_, room) = bodies.read(Body::from("abc")).await.unwrap();
+        let refused = bodies.read(Body::from("de")).await.unwrap_err();
+        assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
+        drop(room);
+        assert_eq!(bodies.read(Body::from("de")).await.unwrap().0, b"de");
+    }
 }

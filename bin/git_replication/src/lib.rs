@@ -13,6 +13,7 @@ mod event;
 mod gerrit;
 mod guard;
 mod http;
+mod listen;
 mod mirrors;
 mod process;
 mod project;

@@ -17,7 +17,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::cli::{Shared, println, reload};
 use crate::config::{Config, Refused, Target, contents};
-use crate::http::Http;
+use crate::http::{Bodies, Http};
+use crate::listen;
 use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors, When};
 use crate::process::Git;
 use crate::project;
@@ -105,8 +106,11 @@ impl Command {
             mirrors: mirrors.clone(),
             config: config.clone(),
             secret,
+            bodies: Bodies::default(),
         };
-        tasks.spawn(http.serve(listener, stop.clone()));
+        let router = http.router();
+        let limits = listen::Limits::default();
+        tasks.spawn(listen::serve(listener, router, limits, stop.clone()));
         let (jobs, ty) = (&mirrors.jobs, &mirrors.ty);
         let maintenance = Maintenance::new(jobs.clone(), Options::default());
         tasks.spawn(maintenance.serve(ty.clone()).run(stop.clone()));
