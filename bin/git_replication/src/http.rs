@@ -1,10 +1,12 @@
 //! The node's HTTP: events in, the queue out.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -34,7 +36,7 @@ const BODY_TIME: Duration = Duration::from_secs(30);
 pub(crate) struct Http {
     pub(crate) mirrors: Mirrors,
     pub(crate) config: watch::Receiver<Arc<Config>>,
-    /// Proves who sent a request. Without one, only this host can reach the node.
+    /// Proves who sent a request. Without one, only this host can reach the node, and its web pages get no answer.
     pub(crate) secret: Option<Arc<str>>,
     pub(crate) bodies: Bodies,
 }
@@ -71,26 +73,60 @@ impl Http {
             .with_state(self)
     }
 
-    /// The proof in a head; `None` if it has none.
-    fn proof(&self, headers: &HeaderMap) -> Option<Proof> {
-        let Some(secret) = &self.secret else {
-            return Some(Proof::Given);
-        };
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let bearer = header("authorization").and_then(|value| value.strip_prefix("Bearer "));
-        if bearer.is_some_and(|token| is_same(secret, token, secret)) {
-            return Some(Proof::Given);
+    /// The proof in a head, or else a refusal.
+    fn proof(&self, headers: &HeaderMap, advice: &str) -> Result<Proof, Refusal> {
+        match &self.secret {
+            Some(secret) => proof(secret, headers).ok_or_else(|| unauthorized(advice)),
+            None => not_from_a_page(headers).map(|()| Proof::Given),
         }
-        let github = header("x-hub-signature-256").and_then(|value| value.strip_prefix("sha256="));
-        let signature = github.or_else(|| header("x-gitea-signature"))?;
-        let is_whole = signature.len() == 64 && signature.bytes().all(|c| c.is_ascii_hexdigit());
-        is_whole.then(|| Proof::Signature(signature.to_ascii_lowercase()))
     }
 
     fn is_signed(&self, signature: &str, body: &[u8]) -> bool {
         let secret = self.secret.as_deref().unwrap_or_default();
         is_same(secret, signature, &hex(&tag(secret, body)))
     }
+}
+
+fn proof(secret: &str, headers: &HeaderMap) -> Option<Proof> {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    if bearer.is_some_and(|token| is_same(secret, token, secret)) {
+        return Some(Proof::Given);
+    }
+    let github = header("x-hub-signature-256").and_then(|value| value.strip_prefix("sha256="));
+    let signature = github.or_else(|| header("x-gitea-signature"))?;
+    let is_whole = signature.len() == 64 && signature.bytes().all(|c| c.is_ascii_hexdigit());
+    is_whole.then(|| Proof::Signature(signature.to_ascii_lowercase()))
+}
+
+/// Without a secret, only programs on this host are answered: a browser sends `Origin` for a page that sends events, and a
+/// page whose name leads to this host has another `Host`.
+fn not_from_a_page(headers: &HeaderMap) -> Result<(), Refusal> {
+    let host = headers.get(HOST).map(|host| host.to_str().unwrap_or("?"));
+    let reason = if headers.contains_key(ORIGIN) {
+        "a node without a secret answers no requests with Origin, which web pages send".to_owned()
+    } else if let Some(host) = host.filter(|host| !is_own(host)) {
+        format!(
+            "a node without a secret answers on loopback addresses and its own name only, not as {host}"
+        )
+    } else {
+        return Ok(());
+    };
+    let reason = reason + "; set --secret-file, and send the secret";
+    Err(Refusal(StatusCode::FORBIDDEN, "forbidden", reason))
+}
+
+/// Whether a `Host` is of this host, with or without a port.
+fn is_own(host: &str) -> bool {
+    let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
+    let is_port = port.bytes().all(|c| c.is_ascii_digit());
+    let name = if is_port { name } else { host };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
+    let system = rustix::system::uname();
+    name.eq_ignore_ascii_case("localhost")
+        || address.parse().is_ok_and(is_loopback)
+        || name.eq_ignore_ascii_case(&system.nodename().to_string_lossy())
 }
 
 impl Bodies {
@@ -176,8 +212,9 @@ fn unauthorized(reason: &str) -> Refusal {
 }
 
 async fn queue(State(http): State<Http>, headers: HeaderMap) -> Result<Json<Value>, Refusal> {
-    let Some(Proof::Given) = http.proof(&headers) else {
-        return Err(unauthorized("send Authorization: Bearer with the secret"));
+    let advice = "send Authorization: Bearer with the secret";
+    let Proof::Given = http.proof(&headers, advice)? else {
+        return Err(unauthorized(advice));
     };
     Ok(Json(
         json!({"queue": show::rows(&http.mirrors, false).await?}),
@@ -191,7 +228,7 @@ async fn events(
     const UNSIGNED: &str = "sign the body with the secret (X-Hub-Signature-256), or send Authorization: Bearer with it";
     let (head, body) = request.into_parts();
     let headers = head.headers;
-    let proof = http.proof(&headers).ok_or_else(|| unauthorized(UNSIGNED))?;
+    let proof = http.proof(&headers, UNSIGNED)?;
     let (body, room) = http.bodies.read(body).await?;
     if let Proof::Signature(signature) = proof
         && !http.is_signed(&signature, &body)
@@ -239,11 +276,19 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(50);
 
     async fn start(limits: Limits, bodies: Bodies) -> std::net::SocketAddr {
+        start_with(limits, bodies, Some(SECRET)).await
+    }
+
+    async fn start_with(
+        limits: Limits,
+        bodies: Bodies,
+        secret: Option<&str>,
+    ) -> std::net::SocketAddr {
         let config = read("[remote \"a\"]\nurl = /m/${name}\n").unwrap();
         let http = Http {
             mirrors: Mirrors::open("memory:").await.unwrap(),
             config: watch::channel(Arc::new(config)).1,
-            secret: Some(SECRET.into()),
+            secret: secret.map(Into::into),
             bodies,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -308,6 +353,52 @@ mod tests {
         assert!(!talk(address, &huge).await.starts_with("HTTP/1.1 200"));
         let up = talk(address, "GET /_up HTTP/1.1\r\nhost: a\r\n\r\n").await;
         assert!(up.starts_with("HTTP/1.1 200"), "{up}");
+    }
+
+    /// A page that is open in a browser on this host could send events, or read the queue under a name that it changes.
+    #[tokio::test]
+    async fn without_a_secret_no_web_page_is_answered() {
+        let (limits, bodies) = (Limits::default(), Bodies::default());
+        let address = start_with(limits, bodies.clone(), None).await;
+        let own = rustix::system::uname();
+        let own = own.nodename().to_str().unwrap();
+        for (request, headers, status) in [
+            ("POST /_git/events", "host: 127.0.0.1:5987\r\n", "200"),
+            ("POST /_git/events", "host: localhost:5987\r\n", "200"),
+            ("POST /_git/events", "host: [::1]:5987\r\n", "200"),
+            ("POST /_git/events", &format!("host: {own}\r\n"), "200"),
+            ("GET /_git/queue", "host: 127.0.0.1\r\n", "200"),
+            ("GET /_git/queue", "host: evil.example:5987\r\n", "403"),
+            ("POST /_git/events", "host: evil.example\r\n", "403"),
+            (
+                "POST /_git/events",
+                "host: 127.0.0.1.evil.example\r\n",
+                "403",
+            ),
+            (
+                "POST /_git/events",
+                "host: localhost\r\norigin: http://evil.example\r\n",
+                "403",
+            ),
+            (
+                "POST /_git/events",
+                "host: localhost\r\norigin: null\r\n",
+                "403",
+            ),
+        ] {
+            let request = format!("{request} HTTP/1.1\r\n{headers}content-length: 2\r\n\r\n{{}}");
+            let answer = talk(address, &request).await;
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status}")),
+                "{request}: {answer}"
+            );
+            assert_eq!(answer.contains("set --secret-file"), status == "403");
+        }
+        let address = start(limits, bodies).await;
+        let headers =
+            format!("authorization: Bearer {SECRET}\r\norigin: http://a\r\ncontent-length: 2\r\n");
+        let answer = talk(address, &post(&headers, "{}")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 
     #[tokio::test]
