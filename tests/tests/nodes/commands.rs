@@ -261,6 +261,11 @@ async fn commands_tell_what_they_did_not_do() {
         let told = "there is no job b; `davenport jobs --type mail list` shows";
         assert!(code == Some(1) && error.contains(told), "{error}");
     }
+    for action in ["show", "restart", "pause", "resume", "cancel"] {
+        let (code, _, error) = commands.run(&["jobs", action, "b"]).await;
+        let told = "there is no job b; `davenport jobs list` shows";
+        assert!(code == Some(1) && error.contains(told), "{error}");
+    }
     let args = ["deliveries", "replay", "--rule", "nope"];
     let (code, out, error) = commands.run(&args).await;
     assert_eq!((code, &*out), (Some(1), ""), "{error}");
