@@ -274,6 +274,38 @@ async fn a_database_with_fewer_changes_than_before_is_another_one() {
     world.until_copied("late").await;
 }
 
+/// The same, while no run for the rule's calls found it missing.
+#[tokio::test]
+async fn a_database_with_fewer_changes_than_were_called_about_is_another_one() {
+    let numbers = peer::Options {
+        seqs: SeqForm::Number,
+        ..peer::Options::default()
+    };
+    let mut world = World::with(numbers).await;
+    for id in ["one", "two", "three"] {
+        world.change(id);
+    }
+    let calls = json!({
+        "type": "on_change", "db_name": "^a$", "since": 0,
+        "url": "http://127.0.0.1:1/${change.id}",
+    });
+    world.rule("call", Some(&calls)).await;
+    let node = world.node(without_feed()).await;
+    for id in ["one", "two", "three"] {
+        let url = format!("http://127.0.0.1:1/{id}");
+        assert_eq!(next_url(&mut world).await, url);
+    }
+    let ty = &jobs::JobType::new("listen").unwrap();
+    let ended = async || world.replications.jobs().counts(ty).await.unwrap().finished == 1;
+    world.until(ended).await;
+    node.stop().await;
+    world.peer.delete_database("a").unwrap();
+    world.peer.create_database("a").unwrap();
+    world.change("late");
+    let _node = world.node(without_feed()).await;
+    assert_eq!(next_url(&mut world).await, "http://127.0.0.1:1/late");
+}
+
 /// The feed reported the change during the run that could not copy it any more.
 #[tokio::test]
 async fn a_delayed_run_misses_nothing() {

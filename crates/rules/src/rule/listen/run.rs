@@ -257,7 +257,11 @@ impl<S: Sender> Run<'_, S> {
                 continue;
             }
             let Some(last) = rows.last().map(|row| row.seq.clone()) else {
-                return Ok(true);
+                if !self.is_made_anew(database).await? {
+                    return Ok(true);
+                }
+                self.place.since = Some("0".to_owned());
+                continue;
             };
             // If a call failed, the newest change could be another one when it is repeated.
             if webhook.block && self.place.since.is_some() {
@@ -276,6 +280,16 @@ impl<S: Sender> Run<'_, S> {
             }
         }
         Ok(false)
+    }
+
+    /// Whether a database without further changes is another one than before: where sequences are numbers, they only grow.
+    async fn is_made_anew(&self, database: &Database) -> Result<bool, couch::Error> {
+        let since = self.place.since.as_deref().map(seq_of);
+        let Some(since @ 1..) = since.and_then(|since| since.as_number()) else {
+            return Ok(false);
+        };
+        let last = database.info().await?.update_seq.as_number();
+        Ok(last.is_some_and(|last| last < since))
     }
 
     /// The next changes, and whether they are the last.
