@@ -6,10 +6,12 @@ use couch::{
     Change, Changes, ChangesRequest, DatabaseUpdates, Error, FeedKind as Kind, Idle, Network,
     RequestOptions, Seq, Server,
 };
-use tokio::time::{Duration, Instant, timeout_at};
+use futures::StreamExt as _;
+use futures::stream;
+use tokio::time::{Duration, Instant, timeout, timeout_at};
 
 use super::options::{FeedKind, Source};
-use super::sweep::{ASKED_MAX, NAMES_MAX};
+use super::sweep::{ANSWER_MAX, ASKED_MAX, NAMES_MAX};
 use crate::rule::Event;
 
 /// A feed that is silent for three of these is dropped and opened again.
@@ -171,17 +173,33 @@ async fn now(server: &Server) -> Result<Seq, Error> {
 }
 
 /// A feed may repeat that a database was deleted after it was made anew, as when shards of `_global_changes` are read
-/// again: its replications must not be forgotten. Without `_dbs_info` the feed has to do.
+/// again: its replications must not be forgotten. So each has to be missing now, or else counts as changed. A server that
+/// refuses `_dbs_info` is believed.
 pub(super) async fn check_deleted(connection: &Server, databases: &mut BTreeMap<String, Event>) {
     let deleted = databases
         .iter()
         .filter(|(_, event)| **event == Event::Deleted);
     let deleted: Vec<String> = deleted.map(|(name, _)| name.clone()).collect();
     for names in deleted.chunks(NAMES_MAX) {
-        let Ok(listed) = connection.dbs_info(names).await else {
-            return;
+        let there: Vec<String> = match connection.dbs_info(names).await {
+            Ok(listed) => {
+                let asked = listed.into_iter().map(|one| async move {
+                    let is_there =
+                        one.update_seq.is_some() || !is_missing(connection, &one.name).await;
+                    is_there.then_some(one.name)
+                });
+                let asked = stream::iter(asked).buffer_unordered(ASKED_MAX);
+                asked.filter_map(std::future::ready).collect().await
+            }
+            Err(error) if error.is_refusal() => return,
+            Err(_) => names.to_vec(),
         };
-        let there = listed.into_iter().filter(|one| one.update_seq.is_some());
-        databases.extend(there.map(|one| (one.name, Event::Updated)));
+        databases.extend(there.into_iter().map(|name| (name, Event::Updated)));
     }
+}
+
+/// Whether a database is gone. CouchDB lists one as missing whenever it cannot read it, so it is asked for by itself.
+async fn is_missing(connection: &Server, name: &str) -> bool {
+    let asked = timeout(ANSWER_MAX, connection.update_seq(name)).await;
+    matches!(asked, Ok(Ok(None)))
 }

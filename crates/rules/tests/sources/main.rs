@@ -9,6 +9,7 @@ mod deleted;
 mod edges;
 mod fixture;
 mod remotes;
+mod repeated;
 mod rules_of_sources;
 mod spiegel;
 

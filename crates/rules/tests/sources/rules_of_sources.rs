@@ -265,49 +265,6 @@ async fn a_new_database_is_listened_to_from_its_start() {
     assert_eq!(urls, expected);
 }
 
-/// A feed may repeat that a database was deleted after it was made anew.
-#[tokio::test]
-async fn a_repeated_deletion_is_not_believed() {
-    let world = World::new().await;
-    world.peer.create_database("user_ann").unwrap();
-    world.peer.delete_database("user_ann").unwrap();
-    world.peer.create_database("user_ann").unwrap();
-    world.peer.put("user_ann", r#"{"_id":"early"}"#).unwrap();
-    let _node = world.node(SourceOptions::default()).await;
-    world.until_followed("db_updates").await;
-    let rule = json!({
-        "type": "replicator", "create_target": true, "match": {"database": "^user_(?<name>[a-z]+)$"},
-        "source": format!("{}/user_${{name}}", world.peer.url()),
-        "target": format!("{}/copy_${{name}}", world.peer.url()),
-    });
-    world.rule("x", Some(&rule)).await;
-    world
-        .until(async || is_copied(&world, "copy_ann", "early"))
-        .await;
-    // Each event is followed by the oldest one.
-    let repeats = FeedFaults {
-        repeat: 1000,
-        ..FeedFaults::default()
-    };
-    world.peer.set_feed_faults(1, repeats);
-    for id in ["one", "two", "three"] {
-        world
-            .peer
-            .put("b", &json!({"_id": id}).to_string())
-            .unwrap();
-    }
-    world.peer.set_feed_faults(1, FeedFaults::default());
-    // Once this is copied, the follower has read all of them.
-    world.peer.create_database("user_bob").unwrap();
-    world.peer.put("user_bob", r#"{"_id":"early"}"#).unwrap();
-    world
-        .until(async || is_copied(&world, "copy_bob", "early"))
-        .await;
-    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
-    let page = jobs.list(ty, &jobs::Query::default(), None, 10).await;
-    assert_eq!(page.unwrap().jobs.len(), 2);
-}
-
 /// The event that a database is there again may be lost, like any other.
 #[tokio::test]
 async fn a_database_made_anew_is_replicated_again() {
