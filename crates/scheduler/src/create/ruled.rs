@@ -78,7 +78,7 @@ struct Asked {
 
 impl Replications {
     /// Creates the jobs of rules, or new ones after a rule's new revision. Returns how many: jobs of the same revision are
-    /// left alone. Rules have the rights of server administrators, who alone may write them.
+    /// left alone, and so are those of later ones. Rules have the rights of server administrators, who alone may write them.
     pub async fn rule_in(
         &self,
         tx: &Transaction,
@@ -120,6 +120,10 @@ impl Replications {
         let (job, origin) = (ruled.job(), ruled.origin());
         let before = self.job_in(tx, &job).await?;
         if (before.as_ref()).is_some_and(|(_, data)| data.origin == origin) {
+            return Ok(None);
+        }
+        // Not every caller has read the rule in this transaction.
+        if before.is_some() && self.rule_fate_in(tx, &origin).await? == Fate::Edited {
             return Ok(None);
         }
         let grant = Grant::of(&ruled.body, None, Rank::ServerAdmin.reach());

@@ -755,7 +755,7 @@ async fn rules_ask_for_jobs_at_once_on_a_slow_store() {
     let copy =
         |nth| json!({"source": format!("http://s/{nth}"), "target": format!("http://t/{nth}")});
     let ruled = |nth: usize, rev: &str| Ruled {
-        db: "_rules".to_owned(),
+        db: "shop/_replicator".to_owned(),
         instance: db.instance(),
         doc_id: "all".to_owned(),
         rev: rev.to_owned(),
@@ -772,11 +772,53 @@ async fn rules_ask_for_jobs_at_once_on_a_slow_store() {
         let asked = replications.jobs().store().transact("rules", ask).await;
         assert_eq!(asked.unwrap(), created);
     }
-    let tenants = ["_rules", "_replicator"].map(|name| Some(tenant_named(name)));
+    let tenants = ["shop/_replicator", "_replicator"].map(|name| Some(tenant_named(name)));
     let vtimes = calm.jobs().vtimes(ty, &tenants).await.unwrap();
     assert!(vtimes[0] > 0 && vtimes[0] <= vtimes[1], "{vtimes:?}");
     let claimed = calm.jobs().accept(ty, &holder, 200).await.unwrap().jobs;
     assert_eq!(claimed.len(), 100);
     let found = calm.jobs().check(ty).await.unwrap();
     assert!(found.problems.is_empty(), "{:?}", found.problems);
+}
+
+/// A node that read the rule before it was edited asks for its job after one that read it later.
+#[tokio::test]
+async fn a_late_request_of_an_earlier_revision_replaces_no_job() {
+    let store = Store::open("memory:").await.unwrap();
+    let replications = &open(&store).await;
+    let db = replications.create_database("_replicator").await.unwrap();
+    let mut revs: Vec<docstore::Rev> = Vec::new();
+    for target in ["b", "c"] {
+        let rule = json!({"target": target}).to_string();
+        let mut edit = Edit::new("all", Doc::parse(&rule).unwrap()).unwrap();
+        edit.revisions = revs.last().cloned().map(docstore::Revisions::from);
+        let (docs, hook) = (replications.docs(), &docstore::NoHook);
+        revs.push(
+            docs.put(&db, &edit, EditMode::NewEdits, hook)
+                .await
+                .unwrap(),
+        );
+    }
+    let body = json!({"source": "http://s/a", "target": "http://t/a"});
+    let ruled = |rev: usize| Ruled {
+        db: "_replicator".to_owned(),
+        instance: db.instance(),
+        doc_id: "all".to_owned(),
+        rev: revs[rev].to_string(),
+        database: Some("app".to_owned()),
+        remote: None,
+        is_bulk: false,
+        body: document::json::Json::from(&body),
+    };
+    let mut asked = Vec::new();
+    for rev in [0, 1, 0] {
+        let (op, ruled) = (replications.jobs().op(), &ruled(rev));
+        let ask = |tx| async move { replications.rule_in(&tx, &op, &[ruled]).await };
+        asked.push(store.transact("rules", ask).await.unwrap());
+    }
+    let (_, data) = job(replications, &db, "all|app").await.unwrap();
+    let Origin::Rule { rev, .. } = &data.origin else {
+        panic!("{:?}", data.origin);
+    };
+    assert_eq!((asked, rev), (vec![1, 1, 0], &revs[1].to_string()));
 }
