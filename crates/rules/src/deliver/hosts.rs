@@ -202,11 +202,8 @@ impl State {
     /// Enters the line for a seat, as the probe if true.
     fn enter(&mut self, hosts: &Hosts, is_full: bool) -> Result<bool, Later> {
         let now = Instant::now();
-        let is_probe = match &mut self.pause {
-            Some(pause) if now >= pause.until && !pause.probed => {
-                pause.probed = true;
-                true
-            }
+        let is_probe = match &self.pause {
+            Some(pause) if now >= pause.until && !pause.probed => true,
             Some(_) => return Err(self.paused(hosts).unwrap_or_default()),
             None => false,
         };
@@ -223,6 +220,9 @@ impl State {
         };
         if stuck || crowded {
             return Err(self.busy(hosts));
+        }
+        if let Some(pause) = &mut self.pause {
+            pause.probed = true;
         }
         self.waiting += 1;
         Ok(is_probe)
@@ -400,6 +400,20 @@ mod tests {
         later(&hosts, "full").await;
         probe.leave(Health::Well);
         let _both = (seat(&hosts, "full").await, seat(&hosts, "full").await);
+    }
+
+    /// The last probe gave up before its seat was free.
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_is_sent_back_is_no_probe() {
+        let hosts = hosts();
+        for _ in 0..FAILURES_MAX {
+            seat(&hosts, "bad").await.leave(Health::Failing);
+        }
+        tokio::time::advance(PAUSE_MIN).await;
+        let host = hosts.host("bad");
+        let sent_back = host.state().enter(&hosts, true).unwrap_err();
+        assert_eq!(sent_back.1, "its endpoint is busy");
+        assert!(host.state().enter(&hosts, false).unwrap());
     }
 
     #[tokio::test(start_paused = true)]
