@@ -35,7 +35,7 @@ pub struct Options {
     /// counted apart from `requests_max`.
     pub anonymous_requests_max: usize,
     /// Maximum number of requests waiting concurrently for changes, jobs or a replication. A caller
-    /// who is not a server administrator, such as an API token, gets half of them at most. In front
+    /// who is not a server administrator, such as an API token, gets at most half of them. In front
     /// of a cluster, as many requests again may be forwarded concurrently.
     pub waits_max: usize,
     /// Maximum number of connections. When it is reached, connections without a request are closed,

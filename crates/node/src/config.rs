@@ -88,7 +88,7 @@ pub struct Config {
     pub sources: rules::source::SourcesOptions,
     /// Rules, the documents of databases `_rules`, `NAME/_rules` and `spiegel`.
     pub rules: RulesOptions,
-    /// Calls of webhooks.
+    /// Webhook calls.
     pub webhooks: rules::deliver::Options,
     /// Options from CouchDB's section of the same name.
     pub couchdb: CouchdbOptions,

@@ -61,7 +61,7 @@ pub struct Options {
     pub min_run_time_sec: u64,
     /// Seconds after which a continuous job that has caught up becomes idle: it gives up its permit
     /// until its source changes, provided the source can report changes. The time shrinks with the
-    /// share of permits that are free: it is halved if half of them are, and no time if none is. 0 means
+    /// share of permits that are free: it is halved if half of them are, and zero if none are. 0 means
     /// never.
     pub park_after_sec: u64,
     /// Seconds after which a run counts as healthy and the job's earlier errors are cleared.

@@ -16,9 +16,9 @@ pub(super) const RULE: &str = "_events";
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Maximum number of concurrent calls of a node. One in eight is reserved for endpoints without a call in progress.
+    /// Maximum number of concurrent calls by a node. One in eight is reserved for endpoints without a call in progress.
     pub max_in_flight: usize,
-    /// Maximum number of concurrent calls of a node to one endpoint, which is a scheme, host and port.
+    /// Maximum number of concurrent calls by a node to one endpoint, which is a scheme, host and port.
     pub max_in_flight_per_host: usize,
     /// Seconds after which a call without a response fails, unless its rule has a `timeout_sec` of its own.
     pub timeout_sec: f64,
@@ -36,7 +36,7 @@ pub struct EventOptions {
     pub url: String,
     /// The name of the entry of `[secrets]` whose `signing` signs the calls; none if empty.
     pub secret: String,
-    /// The events: `replication.failed`, `replication.lagging`, `replication.recovered`.
+    /// The events that are sent: `replication.failed`, `replication.lagging`, `replication.recovered`.
     pub events: Vec<String>,
 }
 

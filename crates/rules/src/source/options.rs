@@ -30,16 +30,16 @@ pub struct SourceOptions {
     /// How changes are noticed: `db_updates`, `global_changes` (reads that database directly), `dbs_info` (compares
     /// sequences), or `auto`, the first of them that the server allows.
     pub feed: FeedKind,
-    /// The most updates that are handled together.
+    /// Maximum number of updates that are handled together.
     pub batch_rows: usize,
-    /// How long updates are gathered, in milliseconds from the first one.
+    /// Milliseconds for which updates are gathered, counted from the first one.
     pub batch_msec: u64,
-    /// Seconds between two comparisons of sequences, which find what a feed has missed.
+    /// Seconds between comparisons of sequences, which find what a feed has missed.
     pub sweep_sec: u64,
-    /// Seconds between two comparisons where there is no feed. If a comparison takes longer, as with very many databases, the
+    /// Seconds between comparisons where there is no feed. If a comparison takes longer, as with very many databases, the
     /// pause is as long as it took, up to `sweep_sec`.
     pub poll_sec: u64,
-    /// Regular expressions: rules are not about databases whose names match one, and replications that sleep on them are
+    /// Regular expressions: rules do not apply to databases whose names match one, and replications that sleep on them are
     /// woken by comparisons only.
     pub exclude: Vec<String>,
 }
