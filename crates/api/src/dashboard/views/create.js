@@ -27,7 +27,7 @@ export async function edit({ database, doc_id: id }, done) {
     done(true);
   });
   put(view.formTitle, `Edit ${id}`);
-  put(view.formIntro, "The replication starts again with the changes. It goes on at its last checkpoint if source, target "
+  put(view.formIntro, "The replication starts again with the changes. It continues from its last checkpoint if source, target "
     + "and filter are the same.");
   view.place.remove();
   fillForm(view.form, before);

@@ -29,7 +29,7 @@ const CELLS = {
   Roles: ({ roles }) => roles.map((role) => ROLES[role] ?? role).join(", "),
   Version: ({ version }) => version ?? "–",
   "Up for": ({ uptime_seconds: uptime, alive }) => (alive ? duration(uptime) : "–"),
-  "Last sign of life": ({ last_seen: seen }) => ago(seen),
+  "Last seen": ({ last_seen: seen }) => ago(seen),
   Running: ({ running, idle, unreachable }) => number(running - idle - unreachable),
   Idle: ({ idle }) => number(idle),
   Unreachable: ({ unreachable }) => number(unreachable),
@@ -38,7 +38,7 @@ const CELLS = {
   "Max lag": ({ lag_seconds_max: lag }) => duration(lag),
 };
 const ALL = Object.keys(CELLS);
-const TEXTS = ["Roles", "Version", "Up for", "Last sign of life"];
+const TEXTS = ["Roles", "Version", "Up for", "Last seen"];
 export const WORK = ALL.slice(TEXTS.length);
 
 function nodeRow(labels) {

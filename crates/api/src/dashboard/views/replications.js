@@ -19,7 +19,7 @@ const LARGEST_FIRST = ["lag", "rate", "last_updated"];
 const CONSEQUENCES = {
   restart: "They run now and their error counts are reset. Those that are paused stay paused.",
   pause: "Running ones write a checkpoint and stop. They stay paused until they are resumed. Ended ones stay as they are.",
-  resume: "Paused ones go on at their last checkpoint.",
+  resume: "Paused ones continue from their last checkpoint.",
   delete: "Their documents are deleted, and requests without a document are cancelled. Running ones write a last "
     + "checkpoint and stop. Documents that have been copied stay on the targets.",
 };

@@ -118,7 +118,7 @@ function ruleRow(again) {
   });
   pause.addEventListener("click", () => shown.doc.enabled === false
     ? post(pause, "_resume", "resume", () => `Resumed ${shown.doc._id}.`)
-    : post(pause, "_pause", "pause", () => `Paused ${shown.doc._id}. Its place is kept.`));
+    : post(pause, "_pause", "pause", () => `Paused ${shown.doc._id}. Its position is kept.`));
   trigger.addEventListener("click", () =>
     post(trigger, "_trigger", "trigger", ({ triggered }) => `Triggered ${shown.doc._id} in ${count(triggered, "database")}.`));
   return {
