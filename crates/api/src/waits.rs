@@ -1,5 +1,5 @@
-//! Permits of requests that wait for changes or jobs. A caller who is not a server administrator gets half of them at
-//! most, so that one user or token cannot keep all others from waiting.
+//! Permits of requests that wait for changes or jobs. A caller who is not a server administrator gets at most half
+//! of them, so that one user or token cannot keep all others from waiting.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

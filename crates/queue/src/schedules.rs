@@ -1,4 +1,4 @@
-//! Schedules: jobs that are added at times, by a cron expression or an interval.
+//! Schedules: jobs that are added at set times, by a cron expression or an interval.
 //!
 //! A schedule is a row, and a job of a type of the service that is due at the next occurrence. A node that claims this job adds
 //! the jobs of the occurrences that are due, moves the row on, and ends its run so that it is due again, in one

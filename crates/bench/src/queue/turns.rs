@@ -1,4 +1,4 @@
-//! Compares kinds of jobs that take turns in one run: the store grows meanwhile, and a machine is not always as fast.
+//! Compares kinds of jobs that take turns in one run: the store grows meanwhile, and the speed of the machine varies.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Secrets of the configuration, which endpoints reference by `auth.secret_ref`.
+//! Secrets in the configuration, which endpoints reference by `auth.secret_ref`.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Limits: how many jobs of a type may run at once, or start per period.
 //!
 //! A job names up to two limits, its key and its pool. A run occupies a numbered slot of each, which its job's header
-//! records. Whoever takes a slot conflicts with whoever takes the same one, and with nobody else.
+//! records. Transactions that take the same slot conflict; others do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 

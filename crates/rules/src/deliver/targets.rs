@@ -18,7 +18,7 @@ pub trait Targets: Send + Sync + 'static {
 /// Why a call cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoTarget {
-    /// It never can, unless somebody changes the rule.
+    /// It never can, unless the rule is changed.
     Gone(String),
     /// Not now.
     Waits(String),

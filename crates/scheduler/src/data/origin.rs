@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::remote::Remote;
 use super::{JobData, hash};
 
-/// Who has the shares of jobs that belong to nobody.
+/// Who has the shares of jobs without an owner.
 const DEFAULT_TENANT: &str = "_replicator";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! `/_schedules`: jobs that are added at times.
+//! `/_schedules`: jobs that are added at set times.
 
 use http::{Method, StatusCode};
 use queue::{Schedule, Scheduled};

@@ -1,4 +1,4 @@
-//! Races for the slots of limits: whoever frees one, and whoever wants one.
+//! Races for the slots of limits: transactions that free one, and transactions that want one.
 
 use std::time::Duration;
 
