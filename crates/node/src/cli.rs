@@ -1,6 +1,6 @@
 //! The `davenport` command, and the programs with one role.
 //!
-//! Exit codes: 0 is success or an orderly stop; 1 is a failure; 2 means that nothing was started, because the command
+//! Exit codes: 0 is success or a graceful shutdown; 1 is a failure; 2 means that nothing was started, because the command
 //! line, the configuration, or something they name cannot be used.
 
 mod deliveries;

@@ -41,7 +41,7 @@ use crate::tls::{self, Certificate};
 use crate::{admins, random};
 use following::Following;
 
-/// Time limit of an orderly stop.
+/// Time limit of a graceful shutdown.
 pub const STOP_MAX: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]

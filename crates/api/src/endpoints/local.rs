@@ -5,7 +5,6 @@
 //! which end when they change or the user is deleted, and tokens without expiry, which end with their key. Session
 //! cookies, expiring tokens and proxy headers are good for replications that end, and no longer. Proxy tokens are among
 //! them because they sign only the name, never expire, and cannot be revoked, nor can the roles sent with them.
-//! name alone, never expires, and cannot be revoked, nor can the roles sent with it.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;

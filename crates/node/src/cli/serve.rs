@@ -1,4 +1,4 @@
-//! `davenport serve`, and the programs with one role: from flags to an orderly stop.
+//! `davenport serve`, and the programs with one role: from flags to a graceful shutdown.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What is taken, from where, and how it is refused.
+//! Which settings are accepted, where they come from, and how mistakes are reported.
 
 use super::*;
 

@@ -2,7 +2,7 @@
 //!
 //! A claim starts with the lane after the one served last, so a job waits for as many claims as there
 //! are lanes with jobs, not for the jobs before it. Only the handle knows whose turn it is: another
-//! one starts anywhere and gets to the lane as soon. Jobs without a lane are served as one lane,
+//! one starts at a random lane, and reaches each lane as soon. Jobs without a lane are served as one lane,
 //! after the last. A type that uses no lanes is seldom searched for them.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Whose jobs are next: new tenants, tenants behind limits, and classes.
+//! The order in which tenants are served: new tenants, tenants behind limits, and classes.
 
 use super::{CYCLE_MS, START, World, add, names};
 use crate::{Add, Class, Finish, JobId, LimitName};
