@@ -16,7 +16,7 @@ use crate::config::setting;
 const SECTIONS: [&str; 4] = ["chttpd", "couchdb", "replicator", "replicator.shares"];
 
 const LISTEN: &str = "set http.listen, to an address that CouchDB does not use";
-const COEFFICIENT: &str = "what was used of shares is not forgotten gradually";
+const COEFFICIENT: &str = "the recorded use of shares does not decay";
 
 /// Options with another name or unit here: section, name, and the option.
 const RENAMED: [(&str, &str, &str); 4] = [
@@ -303,7 +303,7 @@ _replicator = 1000
 # [replicator] max_churn = many: replicator.max_churn must be a number
 # [replicator] odd = 1: there is no such option here
 # [replicator] update_docs = true: documents get final states only; _scheduler/docs shows all
-# [replicator] usage_coeff = 0.5: what was used of shares is not forgotten gradually
+# [replicator] usage_coeff = 0.5: the recorded use of shares does not decay
 # [replicator.shares] joe.b = some: shares must be a number
 ";
         assert_eq!(convert(&ini).to_string(), expected);
