@@ -212,6 +212,7 @@ async fn seed(
             (book.replications.unrule(rule.id.instance, &rule.id.doc)).await?;
         }
         mark(book, source, &rules).await?;
+        before.add(&rules);
     }
     Ok(unread)
 }

@@ -332,6 +332,38 @@ async fn a_database_created_after_a_node_died_in_a_first_look_is_new() {
     called(&mut world, &["x/a/new"]).await;
 }
 
+/// The node that repeats the first look for an edited rule does not know what the rule was about before.
+#[tokio::test]
+async fn a_database_is_new_to_an_edited_rule_although_a_node_died() {
+    let mut world = World::new().await;
+    world.change("old");
+    let slow = SourceOptions {
+        poll_sec: 86_400,
+        ..without_feed()
+    };
+    let node = world.node(slow).await;
+    let some = |pattern: &str| calls("x", &json!({"database": pattern}));
+    world.rule("x", Some(&some("^[cde]"))).await;
+    world.until_seeded(1).await;
+    create(&world, "c");
+    let faults = [
+        (On::post("/_dbs_info"), unreadable()),
+        (On::get("/a"), Fault::Hang),
+    ];
+    world.peer.set_faults(Faults::script(faults));
+    let before = world.peer.count("GET", "/a");
+    world.rule("x", Some(&some("^[abcde]"))).await;
+    let looks = async || world.peer.count("GET", "/a") > before;
+    world.until(looks).await;
+    node.stop().await;
+    world.peer.set_faults(Faults::none());
+    let _node = world.node(without_feed()).await;
+    called(&mut world, &["x/c/first"]).await;
+    // Those that the rule was not about are not new.
+    world.change("new");
+    called(&mut world, &["x/a/new"]).await;
+}
+
 /// The look for the databases of another rule comes across the database first.
 #[tokio::test]
 async fn a_database_is_new_although_another_rule_is_written() {

@@ -2,8 +2,9 @@
 //!
 //! Feeds may lose creations, and a source that is only polled reports none. So a database that a look comes across is new to a
 //! rule if it was not there when the rule's first look began, however often that look was repeated, or if it has appeared since
-//! the last look for an earlier revision of the rule. What was there is stored for the node that repeats the look should this
-//! one die (of several unfinished looks, what the last one saw), but earlier revisions are not.
+//! the last look for an earlier revision of the rule. What was there, and what of it was new, is stored for the node that
+//! repeats the look should this one die (of several unfinished looks, what the last one saw). Earlier revisions are not stored:
+//! after a node that dies before it has listed the databases, all that are there count as old.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,11 +14,11 @@ use couch::Server;
 use scheduler::ServiceError;
 use tokio::time::sleep;
 
-use super::rows::{begun, clear_there, hash, load_there, save_there};
+use super::rows::{begun, clear_there, hash, load_there, new_hash, save_there, seen};
 use crate::rule::{Compiled, RuleId, Set, Task};
 use crate::source::options::Source;
 use crate::source::reactions::RuleBook;
-use crate::source::sweep::Stopped;
+use crate::source::sweep::{NAMES_MAX, Stopped};
 
 /// Names per request.
 pub(super) const PAGE: usize = 1000;
@@ -69,6 +70,14 @@ impl Before {
         Ok(())
     }
 
+    /// The databases of these rules have been looked for, too.
+    pub(super) fn add(&mut self, rules: &[Arc<Compiled>]) {
+        let new: HashSet<_> = rules.iter().map(|rule| &rule.id).collect();
+        let others = (self.looked_for.iter()).filter(|rule| !new.contains(&rule.id));
+        let all = others.chain(rules.iter().filter(|rule| records(rule)));
+        self.looked_for = Set::new(all.cloned());
+    }
+
     /// Remembers which databases are there, for rules whose first look begins.
     pub(super) async fn list(
         &mut self,
@@ -89,6 +98,7 @@ impl Before {
             let page = connection.all_dbs(after.as_deref(), PAGE).await?;
             let about = |name: &&String| !set.matching(source, name).is_empty();
             there.extend(page.iter().filter(about).map(hash));
+            there.extend(self.new_to_edited(book, source, &set, &page).await?);
             if page.len() < PAGE {
                 break;
             }
@@ -102,6 +112,31 @@ impl Before {
             .map(|rule| (key(rule), Arc::clone(&there)));
         self.there.extend(there);
         Ok(())
+    }
+
+    /// Databases that were new to an earlier revision, as hashes for the node that repeats the look without knowing it.
+    async fn new_to_edited(
+        &self,
+        book: &RuleBook,
+        source: &Source,
+        unseeded: &Set,
+        names: &[String],
+    ) -> Result<Vec<u64>, ServiceError> {
+        let edited = |name: &str| {
+            let earlier = self.looked_for.matching(source, name).into_iter();
+            let edited = earlier.filter_map(|(earlier, _)| unseeded.get(&earlier.id).cloned());
+            edited.collect::<Vec<_>>()
+        };
+        let mut names = names.to_vec();
+        names.retain(|name| !edited(name).is_empty());
+        let mut new = Vec::new();
+        for names in names.chunks(NAMES_MAX) {
+            let seen = seen(book, source.server().url_text(), names).await?;
+            for name in names.iter().filter(|name| !seen.contains(name)) {
+                new.extend((edited(name).iter()).map(|rule| new_hash(source, rule, name)));
+            }
+        }
+        Ok(new)
     }
 
     /// The rules to which a database is new: among those in `unseeded` and, unless it has been seen, among all others.
@@ -120,8 +155,10 @@ impl Before {
         let hash = hash(name);
         let is_new = |rule: &Arc<Compiled>| {
             let there = self.there.get(&key(rule));
-            there.is_some_and(|there| !there.contains(&hash))
-                || known.iter().any(|(earlier, _)| earlier.id == rule.id)
+            let is_new = |there: &Arc<HashSet<u64>>| {
+                !there.contains(&hash) || there.contains(&new_hash(source, rule, name))
+            };
+            there.is_some_and(is_new) || known.iter().any(|(earlier, _)| earlier.id == rule.id)
         };
         let matching = unseeded.matching(source, name).into_iter();
         let mut new: Vec<_> = matching.map(|(rule, _)| rule).filter(is_new).collect();

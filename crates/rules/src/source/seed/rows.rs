@@ -102,6 +102,11 @@ pub(super) fn begun(source: &Source, rule: &Compiled) -> u64 {
     hash([key, keys::seeded_value(rule, source)].concat())
 }
 
+/// The hash that says that a database was new to a rule when its first look began.
+pub(super) fn new_hash(source: &Source, rule: &Compiled, database: &str) -> u64 {
+    hash([&begun(source, rule).to_be_bytes()[..], database.as_bytes()].concat())
+}
+
 /// Stores which databases are there, and last for which rules that is so, for the node that repeats their first look.
 pub(super) async fn save_there(
     book: &RuleBook,
