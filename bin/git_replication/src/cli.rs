@@ -164,11 +164,21 @@ fn usable<T>(checked: Result<T, String>) -> Result<T, Refused> {
 }
 
 impl Shared {
+    /// The configuration, and its files as they were before: if they change meanwhile, that is noticed later.
+    pub(crate) fn config(&self) -> Result<(Contents, Config), Refused> {
+        let read = crate::config::contents(&self.config);
+        Ok((read, Config::read(&self.config)?))
+    }
+
     pub(crate) async fn open(&self) -> anyhow::Result<(Mirrors, Config)> {
-        let config = Config::read(&self.config)?;
+        let (_, config) = self.config()?;
+        Ok((self.mirrors().await?, config))
+    }
+
+    async fn mirrors(&self) -> anyhow::Result<Mirrors> {
         let mirrors = Mirrors::open_existing(&self.store).await?;
         mirrors.register(None).await?;
-        Ok((mirrors, config))
+        Ok(mirrors)
     }
 }
 
@@ -184,8 +194,8 @@ async fn notify(mirrors: &Mirrors, config: &Config, event: &Event) -> anyhow::Re
 
 /// Reads events until the end. What is not an event about refs is skipped.
 async fn events(shared: &Shared) -> anyhow::Result<()> {
-    let (mirrors, mut config) = shared.open().await?;
-    let mut read = crate::config::contents(&shared.config);
+    let (mut read, mut config) = shared.config()?;
+    let mirrors = shared.mirrors().await?;
     let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
     loop {
         let line = lines.next_segment().await;

@@ -10,13 +10,14 @@ use clap::Args;
 use jobs::{Holder, Maintenance, Options, Retry, Worker, WorkerOptions};
 use tokio::net::TcpListener;
 use tokio::signal::ctrl_c;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cli::{Shared, println, reload};
-use crate::config::{Config, Refused, Target, contents};
+use crate::config::{Config, Contents, Refused, Target};
 use crate::http::{Bodies, Http};
 use crate::listen;
 use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors, When};
@@ -76,17 +77,14 @@ pub(crate) struct Command {
 
 impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let config = Config::read(&self.shared.config)?;
+        // Otherwise, one that comes during the start kills the node.
+        let hangup = signal(SignalKind::hangup()).context("cannot wait for signals")?;
+        let (read, config) = self.shared.config()?;
         let secret = self.secret()?;
         let holder = Holder::new(&self.node_name());
         let holder = holder.map_err(|error| Refused::argument(format!("--node: {error}")))?;
-        let repositories = self.repositories.canonicalize();
-        let unreadable = || format!("cannot read {}", self.repositories.display());
-        let repositories = repositories.with_context(|| unreadable() + "; check --repositories")?;
-        if !config.ignored.is_empty() {
-            let settings = Vec::from_iter(config.ignored.clone()).join(", ");
-            tracing::warn!(settings, "these settings have no effect here");
-        }
+        let repositories = self.root()?;
+        Self::warn_of_ignored(&config);
         // Before anyone can know that the node runs: a signal that comes earlier kills it.
         let terminate = signal(SignalKind::terminate());
         let mut terminate = terminate.context("cannot wait for signals")?;
@@ -108,15 +106,20 @@ impl Command {
             secret,
             bodies: Bodies::default(),
         };
-        let router = http.router();
-        let limits = listen::Limits::default();
+        let (router, limits) = (http.router(), listen::Limits::default());
         tasks.spawn(listen::serve(listener, router, limits, stop.clone()));
         let (jobs, ty) = (&mirrors.jobs, &mirrors.ty);
         let maintenance = Maintenance::new(jobs.clone(), Options::default());
         tasks.spawn(maintenance.serve(ty.clone()).run(stop.clone()));
         let worker = Worker::new(jobs.clone(), ty.clone(), holder, self.options());
-        let file = self.shared.config.clone();
-        tasks.spawn(follow(file, mirrors.clone(), publish, stop.clone()));
+        let follower = Follower {
+            path: self.shared.config.clone(),
+            read,
+            mirrors: mirrors.clone(),
+            publish,
+            hangup,
+        };
+        tasks.spawn(follower.run(stop.clone()));
         if config.borrow().replicate_on_startup {
             let config = Arc::clone(&config.borrow());
             let all = push_all(repositories.clone(), mirrors.clone(), config);
@@ -146,6 +149,19 @@ impl Command {
         tasks.close();
         tasks.wait().await;
         Ok(())
+    }
+
+    fn root(&self) -> anyhow::Result<PathBuf> {
+        let repositories = self.repositories.canonicalize();
+        let unreadable = || format!("cannot read {}", self.repositories.display());
+        repositories.with_context(|| unreadable() + "; check --repositories")
+    }
+
+    fn warn_of_ignored(config: &Config) {
+        if !config.ignored.is_empty() {
+            let settings = Vec::from_iter(config.ignored.clone()).join(", ");
+            tracing::warn!(settings, "these settings have no effect here");
+        }
     }
 
     fn secret(&self) -> anyhow::Result<Option<Arc<str>>> {
@@ -192,48 +208,133 @@ impl Command {
     }
 }
 
-/// Follows the configuration: on SIGHUP, and with `autoReload` when it changes.
-async fn follow(
+/// What follows the configuration: on SIGHUP, and with `autoReload` when it changes.
+struct Follower {
     path: PathBuf,
+    /// As it was before it was read, so that a later change is noticed.
+    read: Contents,
     mirrors: Mirrors,
     publish: watch::Sender<Arc<Config>>,
-    stop: CancellationToken,
-) {
-    let mut read = contents(&path);
-    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-        return;
-    };
-    loop {
-        let mut config = Config::clone(&publish.borrow());
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(RELOAD) => {
-                if !config.auto_reload {
-                    continue;
+    hangup: Signal,
+}
+
+impl Follower {
+    async fn run(mut self, stop: CancellationToken) {
+        let mut is_limited = true;
+        loop {
+            let mut config = Config::clone(&self.publish.borrow());
+            let looks = tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep(RELOAD) => config.auto_reload,
+                _ = self.hangup.recv() => {
+                    self.read.clear();
+                    true
+                }
+            };
+            if looks && reload(&self.path, &mut self.read, &mut config) {
+                self.publish.send_replace(Arc::new(config.clone()));
+                is_limited = false;
+            }
+            if !is_limited {
+                let limited = stop.run_until_cancelled(self.mirrors.limit(&config)).await;
+                let Some(limited) = limited else { return };
+                is_limited = limited.is_ok();
+                if let Err(error) = limited {
+                    tracing::error!(error = %store::chain(&error), "cannot save the thread limits of the remotes; trying again");
                 }
             }
-            _ = hangup.recv() => read.clear(),
         }
-        if !reload(&path, &mut read, &mut config) {
-            continue;
-        }
-        if let Err(error) = mirrors.limit(&config).await {
-            tracing::error!(error = %store::chain(&error), "cannot save the thread limits of the remotes");
-        }
-        publish.send_replace(Arc::new(config));
     }
 }
 
 async fn push_all(repositories: PathBuf, mirrors: Mirrors, config: Arc<Config>) {
-    let listed = tokio::task::spawn_blocking(move || project::all(&repositories)).await;
-    let projects = match listed.map_err(std::io::Error::from).flatten() {
-        Ok(projects) => projects,
-        Err(error) => return tracing::error!(%error, "cannot list the repositories"),
+    let projects = loop {
+        let root = repositories.clone();
+        let listed = tokio::task::spawn_blocking(move || project::all(&root)).await;
+        match listed.map_err(std::io::Error::from).flatten() {
+            Ok(projects) => break projects,
+            Err(error) => {
+                tracing::error!(%error, "cannot list the repositories; trying again");
+            }
+        }
+        sleep(RELOAD).await;
     };
     for project in &projects {
         let targets: Vec<Target> = config.targets(project).collect();
-        if let Err(error) = mirrors.notify(&targets, &Refs::all(), When::Delayed).await {
-            return tracing::error!(error = %store::chain(&error), "cannot schedule the startup pushes");
+        while let Err(error) = mirrors.notify(&targets, &Refs::all(), When::Delayed).await {
+            tracing::error!(error = %store::chain(&error), "cannot schedule the startup pushes; trying again");
+            sleep(RELOAD).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jobs::{Clock, Entropy, Jobs};
+    use store::FaultControl;
+
+    use super::*;
+    use crate::config::contents;
+    use crate::config::tests::read;
+
+    /// A store that can be out, the same store without that, and a configuration.
+    async fn mirrors() -> (Mirrors, FaultControl, Mirrors) {
+        let mirrors = Mirrors::open("memory:").await.unwrap();
+        mirrors.register(None).await.unwrap();
+        let (store, faults) = mirrors.jobs.store().with_faults(store::Faults::default());
+        let faulty = Mirrors {
+            jobs: Jobs::new(store, Clock::system(), Entropy::from_os()),
+            ty: mirrors.ty.clone(),
+        };
+        (faulty, faults, mirrors)
+    }
+
+    const TEXT: &str = "[gerrit]\nautoReload = true\n[remote \"a\"]\nurl = /m/${name}\n";
+
+    #[tokio::test(start_paused = true)]
+    async fn limits_that_cannot_be_saved_are_saved_later() {
+        let (faulty, faults, mirrors) = mirrors().await;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("replication.config");
+        std::fs::write(&path, TEXT).unwrap();
+        let (publish, mut config) = watch::channel(Arc::new(read(TEXT).unwrap()));
+        let follower = Follower {
+            read: contents(&path),
+            path: path.clone(),
+            mirrors: faulty,
+            publish,
+            hangup: signal(SignalKind::hangup()).unwrap(),
+        };
+        faults.set_outage(true);
+        std::fs::write(&path, format!("{TEXT}threads = 7\n")).unwrap();
+        let stop = CancellationToken::new();
+        let following = tokio::spawn(follower.run(stop.clone()));
+        config.changed().await.unwrap();
+        sleep(RELOAD * 20).await;
+        assert!(mirrors.jobs.limits(&mirrors.ty).await.unwrap().is_empty());
+        faults.set_outage(false);
+        let saved = async || mirrors.jobs.limits(&mirrors.ty).await.unwrap();
+        while saved().await.is_empty() {
+            sleep(RELOAD).await;
+        }
+        stop.cancel();
+        following.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn startup_pushes_wait_for_the_store() {
+        let (faulty, faults, mirrors) = mirrors().await;
+        let root = tempfile::tempdir().unwrap();
+        for name in ["a.git", "b.git"] {
+            std::fs::create_dir_all(root.path().join(name).join("objects")).unwrap();
+            std::fs::write(root.path().join(name).join("HEAD"), "").unwrap();
+        }
+        faults.set_outage(true);
+        let config = Arc::new(read(TEXT).unwrap());
+        let pushing = tokio::spawn(push_all(root.path().to_owned(), faulty, config));
+        sleep(RELOAD * 20).await;
+        faults.set_outage(false);
+        pushing.await.unwrap();
+        assert_eq!(mirrors.list(true).await.unwrap().len(), 2);
     }
 }

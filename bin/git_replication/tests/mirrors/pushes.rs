@@ -1,9 +1,14 @@
 //! Pushes that work: which refs of which projects get where, and how often.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::harness::{World, check, git, now, pause, pushes, refs, request, text};
+
+const FOLLOWED: &str = "[gerrit]\nautoReload = true\n[remote \"a\"]\nurl = $DIR/${name}.git\n";
 
 #[test]
 fn gr_t110_to_t120_a_new_project_gets_where_it_belongs() {
@@ -304,10 +309,58 @@ fn gr_t200_to_t206_the_configuration_is_followed() {
     world.notify("app", &["refs/heads/late"]);
     world.until("it waits", || world.row()["state"] == "delayed");
     world.configure("nonsense");
-    node.signal(rustix::process::Signal::HUP);
+    node.signal(Signal::HUP);
     world.until("a signal reads it, too", || {
         world.log().matches("keeping the current one").count() == 2
     });
+}
+
+/// The node waits for the end of its secret: it has read its configuration by then.
+fn read_again_after(what: impl FnOnce(&World, &Path)) {
+    let world = World::new(FOLLOWED);
+    let secret = world.path("secret");
+    let made = std::process::Command::new("mkfifo").arg(&secret).status();
+    assert!(made.unwrap().success());
+    std::thread::scope(|scope| {
+        let node = scope.spawn(|| world.node(&["--secret-file", secret.to_str().unwrap()]));
+        // Waits until the node opens it.
+        let mut writer = fs::File::options().write(true).open(&secret).unwrap();
+        what(&world, &secret);
+        std::io::Write::write_all(&mut writer, b"0123456789abcdef").unwrap();
+        drop(writer);
+        let _node = node.join().unwrap();
+        world.until("it is read again", || {
+            world.log().contains("the configuration was read again")
+        });
+    });
+}
+
+#[test]
+fn a_change_during_the_start_is_noticed() {
+    read_again_after(|world, _| world.configure(&FOLLOWED.replace("$DIR", "$DIR/other")));
+}
+
+#[test]
+fn a_node_that_starts_survives_sighup() {
+    read_again_after(|_, secret| hang_up(secret));
+}
+
+/// Sends SIGHUP to the process with this argument.
+fn hang_up(argument: &Path) {
+    for process in fs::read_dir("/proc").unwrap() {
+        let path = process.unwrap().path();
+        let words = fs::read(path.join("cmdline")).unwrap_or_default();
+        let argument = argument.as_os_str().as_encoded_bytes();
+        let id = path
+            .file_name()
+            .and_then(|name| name.to_str()?.parse().ok());
+        if let Some(id) = id.and_then(Pid::from_raw)
+            && words.split(|byte| *byte == 0).any(|word| word == argument)
+        {
+            return kill_process(id, Signal::HUP).unwrap();
+        }
+    }
+    panic!("the node does not run");
 }
 
 /// What a plain loop of `git push` takes, and how many pushes events that meet need.
