@@ -32,7 +32,6 @@
 //! | `changes(&request)` | `_changes` | [`Changes`], a stream of [`Change`] |
 //! | `revs_diff(&[(DocId, Vec<Rev>)])` | `_revs_diff` | [`MissingRevs`] in the order of the answer |
 //! | `bulk_get(&[WantedRev], attachments)` | `_bulk_get` as JSON | [`BulkGet`], a stream of [`Fetched`] by index of what was wanted |
-//! | `winners(&[&DocId])` | `_all_docs` with keys and attachments | [`Winners`], a stream of [`Document`] |
 //! | `open_revs(&id, revs, &atts_since)` | `GET doc?open_revs` | [`Revisions`], a stream of [`Revision`] |
 //! | `bulk_docs(&[Bytes])` | `_bulk_docs`, `new_edits=false` | [`DocError`] of each document not taken |
 //! | `put(&document)` | `PUT doc?new_edits=false` | |
@@ -99,7 +98,7 @@ mod types;
 pub use caller::{Called, Caller, NoAnswer};
 pub use database::{
     BulkGet, Change, Changes, ChangesFilter, ChangesRequest, Database, DatabaseInfo, DocError,
-    Fetched, MissingRevs, Revision, Revisions, WantedRev, WantedRevs, Winners,
+    Fetched, MissingRevs, Revision, Revisions, WantedRev, WantedRevs,
 };
 pub use document::{Attachment, Attachments, Document};
 pub use egress::{Blocked, EgressOptions, Reach};

@@ -13,7 +13,7 @@ pub struct Stats {
     pub docs_written: u64,
     /// Documents that the target rejected, or whose id is too long.
     pub doc_write_failures: u64,
-    /// Documents that `_bulk_get` returned, or `_all_docs` in its place.
+    /// Documents that `_bulk_get` returned.
     pub bulk_get_docs: u64,
     /// Documents requested by `_bulk_get`.
     pub bulk_get_attempts: u64,

@@ -53,38 +53,6 @@ async fn bulk_get_by_index() {
 }
 
 #[tokio::test]
-async fn winners_by_id() {
-    let body = r#"{"total_rows":9,"offset":null,"rows":[
-        {"id":"a","key":"a","value":{"rev":"1-x"},"doc":{"_id":"a","_rev":"1-x", "z":1,"a":2.50}},
-        {"id":"b","key":"b","value":{"rev":"2-x","deleted":true},"doc":null},
-        {"key":"c","error":"not_found"},
-        {"id":"d","key":"d","value":{"rev":"1-y"},"doc":{"_id":"d","_rev":"1-y"}}]}"#;
-    let fake = Fake::answering(&[("/db/_all_docs", json(200, body))]).await;
-    let db = open(&fake).await;
-    let ids = ["a", "b", "c", "d"].map(DocId::from);
-    let mut winners = db.winners(&ids.each_ref()).await.unwrap();
-    let mut found = Vec::new();
-    while let Some(document) = winners.next().await.unwrap() {
-        found.push(document);
-    }
-    let bodies: Vec<_> = found.iter().map(|document| &document.json()[..]).collect();
-    let expected = [
-        r#"{"_id":"a","_rev":"1-x", "z":1,"a":2.50}"#,
-        r#"{"_id":"d","_rev":"1-y"}"#,
-    ];
-    assert_eq!(bodies, expected.map(str::as_bytes));
-    let seen = fake.only();
-    assert_eq!(
-        seen.target,
-        "/db/_all_docs?include_docs=true&attachments=true"
-    );
-    assert_eq!(
-        seen.json(),
-        serde_json::json!({"keys": ["a", "b", "c", "d"]})
-    );
-}
-
-#[tokio::test]
 async fn bulk_get_of_all_leaves() {
     let body = r#"{"results":[
         {"id":"a","docs":[{"ok":{"_id":"a","_rev":"1-a"}},{"ok":{"_id":"a","_rev":"2-b"}}]},

@@ -132,7 +132,7 @@ fn damaged_answers() {
     runner.run(&case, run).unwrap();
 }
 
-/// Asks in one of ten ways, and reads all there is.
+/// Asks in one of nine ways, and reads all there is.
 async fn ask(db: &Database, which: usize) -> Result<(), Error> {
     let wanted = [WantedRev {
         id: "a".into(),
@@ -166,10 +166,6 @@ async fn ask(db: &Database, which: usize) -> Result<(), Error> {
         5 => drop(db.document(&"a".into()).await?),
         6 => drop(db.ensure_full_commit().await?),
         7 => drop(db.info().await?),
-        8 => {
-            let mut winners = db.winners(&[&"a".into()]).await?;
-            while winners.next().await?.is_some() {}
-        }
         _ => {
             let mut revisions = db.open_revs(&"a".into(), WantedRevs::All, &[]).await?;
             while revisions.next().await?.is_some() {

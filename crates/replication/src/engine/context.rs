@@ -45,8 +45,6 @@ struct State {
     bulk_get: Ratio,
     /// Whether `_bulk_get` returns all leaves of a document that is requested without a revision.
     gives_leaves: bool,
-    /// Whether `_all_docs` returns documents with attachments.
-    gives_winners: bool,
     /// The share of changes whose documents could be taken from the feed.
     feed_docs: FeedDocs,
     /// Recent average bytes per document.
@@ -81,7 +79,6 @@ impl Context {
             revs_diff: Ratio::new(unknown, 0.4, 0.95, now),
             bulk_get: Ratio::new(0.0, 0.25, 0.5, now),
             gives_leaves: true,
-            gives_winners: true,
             feed_docs: FeedDocs {
                 share: unknown,
                 observed: false,
@@ -205,18 +202,6 @@ impl Context {
     pub(super) fn observe_leaves(&self, found: usize, wanted: usize) {
         if found < wanted.div_ceil(2) {
             self.state().gives_leaves = false;
-        }
-    }
-
-    /// Whether to request documents of the first generation as winners.
-    pub(super) fn asks_winners(&self) -> bool {
-        self.state().gives_winners
-    }
-
-    /// Records how many of the requested documents came as winners.
-    pub(super) fn observe_winners(&self, found: usize, wanted: usize) {
-        if found < wanted.div_ceil(2) {
-            self.state().gives_winners = false;
         }
     }
 

@@ -1,7 +1,7 @@
 //! Reads missing revisions from the source, each in the cheapest possible way.
 //!
-//! What fails in one way is left to the next: documents from the feed, `_bulk_get` without attachments, winners with
-//! small ones, `_bulk_get` with small ones, one request per revision.
+//! What fails in one way is left to the next: documents from the feed, `_bulk_get` without attachments, `_bulk_get` with
+//! small ones, one request per revision.
 
 use std::iter::Peekable;
 
@@ -90,15 +90,7 @@ async fn read_inline(
     singles: &mut Vec<Wanted>,
     outbox: &mut Outbox<'_>,
 ) -> Result<(), Error> {
-    // A document of the first generation is complete without its history.
-    let (first, mut inline): (Vec<_>, Vec<_>) = inline
-        .into_iter()
-        .partition(|(wanted, _)| wanted.rev.generation() == 1);
-    let mut first = first.into_iter().peekable();
-    while cx.asks_winners() && first.peek().is_some() {
-        inline.extend(read_winners(cx, inline_group(&mut first), outbox).await?);
-    }
-    let mut inline = inline.into_iter().chain(first).peekable();
+    let mut inline = inline.into_iter().peekable();
     while inline.peek().is_some() {
         let group: Vec<_> = (inline_group(&mut inline)
             .into_iter()
@@ -134,49 +126,6 @@ fn inline_group(inline: &mut Peekable<impl Iterator<Item = (Wanted, u64)>>) -> V
         group.push((wanted, bytes));
     }
     group
-}
-
-/// Reads revisions that are the winners of their documents. Returns the others.
-async fn read_winners(
-    cx: &Context,
-    mut group: Vec<(Wanted, u64)>,
-    outbox: &mut Outbox<'_>,
-) -> Result<Vec<(Wanted, u64)>, Error> {
-    let attempts = group.len();
-    let ids: Vec<_> = group.iter().map(|(wanted, _)| &wanted.id).collect();
-    let read = async {
-        let mut winners = cx.source.winners(&ids).await?;
-        let mut documents = Vec::with_capacity(attempts);
-        while let Some(document) = winners.next().await? {
-            documents.push(document);
-        }
-        Ok(documents)
-    };
-    let documents = match read.await {
-        Ok(documents) => documents,
-        Err(error) if is_fatal(&error) => return Err(Error::at(Step::BulkGet)(error)),
-        Err(error) => {
-            tracing::debug!(%error, "cannot read documents by `_all_docs`");
-            Vec::new()
-        }
-    };
-    for document in documents {
-        let fits = |(wanted, _): &(Wanted, u64)| {
-            document.id == wanted.id && document.rev.as_ref() == Some(&wanted.rev)
-        };
-        // Servers that do not send attachments send stubs.
-        if document.attachments == Attachments::Inline
-            && document.inline_digests_match()
-            && let Some(index) = group.iter().position(fits)
-        {
-            group.remove(index);
-            outbox.push(document).await?;
-        }
-    }
-    let read = attempts - group.len();
-    cx.observe_winners(read, attempts);
-    cx.count_bulk_get(read, read);
-    Ok(group)
 }
 
 /// The number of revisions per request, about `max`, such that leaves of one document stay together.

@@ -301,85 +301,6 @@ async fn what_comes_in_bulk_is_counted_once() {
     world.assert_same();
 }
 
-/// Ten documents of the first generation, with odd bodies and an attachment each.
-async fn first_generation() -> World {
-    let world = World::new().await;
-    let bodies = (0..10_u64).map(|n| {
-        let data = BASE64.encode(noise(100, n));
-        let attachment = json!({"x": {"content_type": BINARY, "data": data}});
-        format!(
-            r#"{{"_id":"doc{n}/ é", "z":1,"a":[1.10,1e2,-0.0,123456789012345678901234567890],"":"\u0000","_attachments":{attachment}}}"#
-        )
-    });
-    world.source.put_all("a", bodies).unwrap();
-    world
-}
-
-#[tokio::test]
-async fn first_generations_are_read_by_id() {
-    let world = first_generation().await;
-    let outcome = world.replicate(json!({})).await;
-    assert_eq!(counts(&outcome), [10, 10, 10, 10, 0]);
-    assert_eq!(outcome.progress.stats.attachments_copied, 10);
-    assert_eq!(world.source.count("POST", "/a/_all_docs"), 1);
-    assert_eq!(world.source.count("POST", "/a/_bulk_get"), 0);
-    world.assert_same();
-}
-
-#[tokio::test]
-async fn reading_by_id_is_no_necessity() {
-    let answer = |status, body: &str| Fault::Answer {
-        status,
-        headers: vec![("Content-Type".to_owned(), "application/json".to_owned())],
-        body: body.to_owned(),
-    };
-    let row = |doc: &str| {
-        answer(
-            200,
-            &format!(r#"{{"rows":[{{"id":"doc0/ é","doc":{doc}}}]}}"#),
-        )
-    };
-    let data = r#""_attachments":{"x":{"content_type":"a/b","data":"AAAA"}}"#;
-    for fault in [
-        answer(404, r#"{"error":"not_found"}"#),
-        answer(403, r#"{"error":"forbidden"}"#),
-        answer(200, "<html>"),
-        answer(200, r#"{"rows":[]}"#),
-        row("null"),
-        // What was changed since, or belongs to no key.
-        row(&format!(r#"{{"_id":"doc0/ é","_rev":"1-0",{data}}}"#)),
-        row(&format!(r#"{{"_id":"doc0/ é","_rev":"2-0",{data}}}"#)),
-        row(&format!(r#"{{"_id":"other","_rev":"1-0",{data}}}"#)),
-        Fault::CutBody { after_bytes: 1000 },
-        Fault::Reset,
-    ] {
-        let world = first_generation().await;
-        let rules = [(On::post("/a/_all_docs"), fault.clone())];
-        world.source.set_faults(Faults::script(rules));
-        let outcome = world.replicate(json!({"retries_per_request": 1})).await;
-        assert_eq!(counts(&outcome), [10, 10, 10, 10, 0], "{fault:?}");
-        assert_eq!(world.source.count("POST", "/a/_bulk_get"), 1, "{fault:?}");
-        world.assert_same();
-    }
-}
-
-/// A server that does not send attachments with `_all_docs` sends stubs.
-#[tokio::test]
-async fn stubs_are_not_taken_for_attachments() {
-    let world = first_generation().await;
-    let stored = world.source.get("a", "doc0/ é").unwrap().unwrap();
-    let body = json!({"rows": [{"id": "doc0/ é", "doc": stored}]}).to_string();
-    let stubs = Fault::Answer {
-        status: 200,
-        headers: Vec::new(),
-        body,
-    };
-    let rules = [(On::post("/a/_all_docs"), stubs)];
-    world.source.set_faults(Faults::script(rules));
-    world.replicate(json!({})).await;
-    world.assert_same();
-}
-
 /// What came inline is checked as well as what is streamed.
 #[tokio::test]
 async fn damaged_ones_are_not_passed_on() {
@@ -398,19 +319,14 @@ async fn damaged_ones_are_not_passed_on() {
         let attachment = damaged["_attachments"]["x"].as_object_mut().unwrap();
         attachment.remove("stub");
         attachment.insert("data".to_owned(), json!(BASE64.encode("wrong")));
-        let (bulk, all) = (
-            json!({"results": [{"id": "doc", "docs": [{"ok": damaged}]}]}),
-            json!({"rows": [{"id": "doc", "doc": damaged}]}),
-        );
-        let answer = |body: Value| Fault::Answer {
+        let body = json!({"results": [{"id": "doc", "docs": [{"ok": damaged}]}]});
+        let answer = Fault::Answer {
             status: 200,
             headers: vec![("Content-Type".to_owned(), "application/json".to_owned())],
             body: body.to_string(),
         };
-        world.source.set_faults(Faults::script([
-            (On::post("/a/_bulk_get?*attachments=true*"), answer(bulk)),
-            (On::post("/a/_all_docs*"), answer(all)),
-        ]));
+        let rules = [(On::post("/a/_bulk_get?*attachments=true*"), answer)];
+        world.source.set_faults(Faults::script(rules));
         let outcome = world.replicate(json!({})).await;
         assert_eq!(counts(&outcome), [1, 1, 1, 1, 0]);
         assert!(!world.source.injected().is_empty());
