@@ -271,7 +271,7 @@ impl<'a> Refusal<'a> {
 fn dubious(messages: &str) -> Option<&str> {
     let line = messages
         .lines()
-        .find(|line| line.contains("dubious ownership"))?;
+        .find(|line| line.contains("detected dubious ownership in repository at "))?;
     Some(
         line.trim_start_matches("remote: ")
             .trim_start_matches("fatal: "),
