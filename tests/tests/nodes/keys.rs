@@ -194,7 +194,9 @@ async fn check(directory: &Path, start: &Start<'_>) {
     assert_eq!(code, Some(0), "{out}{error}");
     // With that of the running replication, and the schedule.
     let jobs = DOCUMENTS + 1 + JOBS + 1;
-    let says = format!("sealed with the key new: {DOCUMENTS} documents and {jobs} jobs");
+    let grouped = |n: usize| format!("{},{:03}", n / 1000, n % 1000);
+    let (documents, jobs) = (grouped(DOCUMENTS), grouped(jobs));
+    let says = format!("sealed with the key new: {documents} documents and {jobs} jobs");
     assert!(out.contains(&says) && !out.contains("key old"), "{out}");
 }
 

@@ -118,7 +118,7 @@ async fn the_command_line_handles_jobs_of_any_type() {
     assert!(dead.contains("a/b") && dead.contains("no route"), "{dead}");
     let shown = jobs(&["show", "a/b"]).await;
     assert!(shown.contains("failed by w: no route"), "{shown}");
-    assert_eq!(jobs(&["restart", "--all"]).await, "restarted 1 dead jobs\n");
+    assert_eq!(jobs(&["restart", "--all"]).await, "restarted 1 dead job\n");
     assert!(jobs(&["list", "--states", "pending"]).await.contains("a/b"));
     assert_eq!(jobs(&["cancel", "a/b"]).await, "removed a/b\n");
     assert_eq!(jobs(&["pause"]).await, "paused mail\n");
