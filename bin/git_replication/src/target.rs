@@ -31,6 +31,7 @@ const BOUNDED_BYTES: usize = 120;
 const SCHEMES: [&str; 5] = ["file", "ssh", "git", "http", "https"];
 const NAME: &str = "${name}";
 const HELP: &str = "give a URL of file, ssh, git, http or https, HOST:PATH, or an absolute path";
+const PORT: &str = "a port is a number; if a password stands here, write its `/` as %2F, or use a credential helper";
 
 /// How a project's name stands in a target's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -101,6 +102,10 @@ impl<'a> Parts<'a> {
     fn of(url: &'a str) -> Result<Self, &'static str> {
         let (scheme, host, path) = if let Some((scheme, rest)) = url.split_once("://") {
             let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            // What is read as a port here may be the start of a password, and its rest would be a part of the path.
+            if has_odd_port(host) {
+                return Err(PORT);
+            }
             let scheme = scheme.to_ascii_lowercase();
             // Git decodes these URLs itself, and leaves those of HTTP to the server.
             let is_decoded = !scheme.starts_with("http");
@@ -165,11 +170,30 @@ pub(crate) fn redact(text: &str) -> String {
     let mut parts = text.split("://");
     let mut redacted = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let end = part.find(|c: char| c == '/' || c == '\'' || c == '"' || c.is_whitespace());
-        let host = part[..end.unwrap_or(part.len())].rfind('@');
+        let end = part.find(|c: char| c == '\'' || c == '"' || c.is_whitespace());
+        let url = &part[..end.unwrap_or(part.len())];
+        let authority = url.split('/').next().unwrap_or_default();
+        // A `/` may stand in a password by mistake.
+        let host = if has_odd_port(authority) {
+            url
+        } else {
+            authority
+        }
+        .rfind('@');
         redacted = redacted + "://" + host.map_or(part, |at| &part[at + 1..]);
     }
     redacted
+}
+
+/// Whether what stands where a port would be is none.
+fn has_odd_port(authority: &str) -> bool {
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    let after = host.rsplit_once(']').map_or(host, |(_, after)| after);
+    after
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| !port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Text as a part of a job's id or a limit's name: short, and without what separates parts.
@@ -258,6 +282,8 @@ mod tests {
                 "unable to access 'https://host/': see http://host/a@b",
             ),
             ("git@host:x", "git@host:x"),
+            ("https://me:pa/s@s@host/x 'y@z'", "https://host/x 'y@z'"),
+            ("https://me@[::1]:8443/a@b", "https://[::1]:8443/a@b"),
         ] {
             assert_eq!(redact(text), shown);
         }
@@ -281,6 +307,7 @@ mod tests {
             "https://",
             "",
             "file://host/a",
+            "https://me:pa/ss@host/x",
         ] {
             assert!(place(bad).is_err(), "{bad}");
         }
