@@ -111,26 +111,27 @@ impl DocStore {
 
     /// Deletes a database. [`Self::sweep`] removes its rows and what hooks wrote for its documents.
     pub async fn delete_database(&self, db: &Db) -> Result<()> {
-        let delete = |tx: Transaction| async move {
-            let tx = &tx;
-            match self.check_in(tx, db).await {
-                Ok(_) => {}
-                // An earlier attempt or another client has deleted it.
-                Err(Error::NoDatabase) if tx.maybe_committed() => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            tx.clear(&keys::database(db.name().as_str()));
-            tx.set(
-                &keys::deleted(db.instance()),
-                &encode_text(db.name().as_str()),
-            );
-            // Wakes listeners, which then find that the database does not exist. Without any writes the row
-            // is new; the sweep removes it with the others.
-            let now = seq::template(self.0.store.incarnation(), seq::ordinal(tx));
-            tx.set_versionstamped_value(&db.keys.update_seq(), &now);
-            Ok(())
-        };
+        let delete = |tx: Transaction| async move { self.delete_database_in(&tx, db).await };
         self.0.store.transact("delete_database", delete).await
+    }
+
+    pub async fn delete_database_in(&self, tx: &Transaction, db: &Db) -> Result<()> {
+        match self.check_in(tx, db).await {
+            Ok(_) => {}
+            // An earlier attempt or another client has deleted it.
+            Err(Error::NoDatabase) if tx.maybe_committed() => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        tx.clear(&keys::database(db.name().as_str()));
+        tx.set(
+            &keys::deleted(db.instance()),
+            &encode_text(db.name().as_str()),
+        );
+        // Wakes listeners, which then find that the database does not exist. Without any writes the row
+        // is new; the sweep removes it with the others.
+        let now = seq::template(self.0.store.incarnation(), seq::ordinal(tx));
+        tx.set_versionstamped_value(&db.keys.update_seq(), &now);
+        Ok(())
     }
 
     pub async fn databases_page_in(&self, tx: &Transaction, range: &IdRange) -> Result<IdPage<Db>> {

@@ -85,12 +85,14 @@ impl Rules {
         }
     }
 
-    /// Deletes a database of rules, which then apply no longer.
+    /// Deletes a database of rules, which then apply no longer. Nothing else would find what they leave, so all of it goes in
+    /// one transaction.
     pub async fn delete_database(&self, db: &Db) -> Result<(), ServiceError> {
-        self.0.delete_database(db).await?;
-        // If this fails, nodes skip rules whose database is gone.
         let store = self.0.docs().store();
-        let forget = |tx: Transaction| async move {
+        let op = &self.0.jobs().op();
+        let remotes = &self.0.remotes().await?;
+        let delete = |tx: Transaction| async move {
+            self.0.docs().delete_database_in(&tx, db).await?;
             tx.clear_range(keys::rules_of(db.instance()));
             tx.clear_range(keys::ended_of(db.instance()));
             let all = RuleId {
@@ -98,19 +100,16 @@ impl Rules {
                 doc: String::new(),
             };
             tx.set(&keys::left(&all), b"");
+            for (name, _) in remotes {
+                if remote_document(name).0 == db.name().as_str() {
+                    self.0.limit_remote_in(&tx, op, name, None).await?;
+                }
+            }
             touch(&tx);
             Ok::<_, ServiceError>(())
         };
-        store.transact("forget_rules", forget).await?;
-        for (name, _) in self.0.remotes().await? {
-            if remote_document(&name).0 == db.name().as_str() {
-                let (op, name) = (self.0.jobs().op(), &name);
-                let forget = |tx: Transaction| async move {
-                    self.0.limit_remote_in(&tx, &op, name, None).await
-                };
-                store.transact("forget_remote", forget).await?;
-            }
-        }
+        store.transact("delete_rules", delete).await?;
+        self.0.sweep_deleted().await;
         Ok(())
     }
 

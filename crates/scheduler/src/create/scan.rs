@@ -108,9 +108,15 @@ impl Replications {
         Ok(self.0.docs.create(&name, instance).await?)
     }
 
-    /// Deletes a database, then its jobs, whose holders are notified. [`Self::work_a_little`] removes later what takes too long.
+    /// Deletes a database, then its jobs, whose holders are notified.
     pub async fn delete_database(&self, db: &Db) -> Result<(), ServiceError> {
         self.0.docs.delete_database(db).await?;
+        self.sweep_deleted().await;
+        Ok(())
+    }
+
+    /// Removes what deleted databases leave, for a while. [`Self::work_a_little`] removes later what takes longer.
+    pub async fn sweep_deleted(&self) {
         let hook = &self.hook(Writer::Replicator);
         let sweep = async {
             while self.0.docs.sweep(hook).await? != Swept::Nothing {}
@@ -119,7 +125,6 @@ impl Replications {
         if let Ok(Err(error)) = timeout(SWEEP_MAX, sweep).await {
             tracing::debug!(error = %wire::chain(&error), "sweep a deleted database");
         }
-        Ok(())
     }
 }
 
