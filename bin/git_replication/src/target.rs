@@ -174,13 +174,13 @@ pub(crate) fn redact(text: &str) -> String {
         let url = &part[..end.unwrap_or(part.len())];
         let authority = url.split('/').next().unwrap_or_default();
         // A `/` may stand in a password by mistake.
-        let host = if has_odd_port(authority) {
+        let with_user = if has_odd_port(authority) {
             url
         } else {
             authority
-        }
-        .rfind('@');
-        redacted = redacted + "://" + host.map_or(part, |at| &part[at + 1..]);
+        };
+        let at = with_user.rfind('@');
+        redacted = redacted + "://" + at.map_or(part, |at| &part[at + 1..]);
     }
     redacted
 }

@@ -183,7 +183,7 @@ async fn sighup_changes_what_can_change_and_keeps_the_rest() {
         "[store]\nmap_size_gb = 32\n",
     );
     node.signal(e2e::Signal::HUP).unwrap();
-    until("the log tells of it", || {
+    until("the log reports it", || {
         node.log().contains("configuration reloaded")
     })
     .await
@@ -195,7 +195,7 @@ async fn sighup_changes_what_can_change_and_keeps_the_rest() {
     assert!(log.contains("store.map_size_gb"), "{log}");
     file("", "");
     node.signal(e2e::Signal::HUP).unwrap();
-    until("the log tells of it", || {
+    until("the log reports it", || {
         node.log().contains("configuration not reloaded")
     })
     .await
@@ -263,7 +263,7 @@ async fn passwords_are_out_of_sight() {
     }
     // The configuration is reloaded without the hidden passwords.
     node.signal(e2e::Signal::HUP).unwrap();
-    until("the log tells of it", || {
+    until("the log reports it", || {
         node.log().contains("configuration reloaded")
     })
     .await

@@ -211,7 +211,7 @@ async fn sighup_reads_the_passwords_file_again() {
     configure(&peer, directory.path(), &fewer);
     node.signal(e2e::Signal::HUP).unwrap();
     let refused = || node.log().contains("configuration not reloaded");
-    e2e::until("the log tells of it", refused).await.unwrap();
+    e2e::until("the log reports it", refused).await.unwrap();
     sent(SECOND).await;
     let option = root.get("/_node/_local/_config/replicator/max_jobs");
     assert_eq!(option.await.unwrap().1, json!("500"));

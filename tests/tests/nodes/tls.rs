@@ -46,7 +46,7 @@ async fn sighup_reads_the_certificate_again() {
 
     renew(directory, "new");
     node.signal(Signal::HUP).unwrap();
-    until("the log tells of it", || {
+    until("the log reports it", || {
         node.log().contains("configuration reloaded")
     })
     .await
@@ -58,7 +58,7 @@ async fn sighup_reads_the_certificate_again() {
 
     std::fs::copy(file("old.key"), file("own.key")).unwrap();
     node.signal(Signal::HUP).unwrap();
-    until("the log tells of it", || {
+    until("the log reports it", || {
         node.log().contains("configuration not reloaded")
     })
     .await

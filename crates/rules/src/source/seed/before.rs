@@ -2,9 +2,9 @@
 //!
 //! Feeds may lose creations, and a source that is only polled reports none. So a database that a look comes across is new to a
 //! rule if it was not there when the rule's first look began, however often that look was repeated, or if it has appeared since
-//! the last look for an earlier revision of the rule. What was there, and what of it was new, is stored for the node that
-//! repeats the look should this one die (of several unfinished looks, what the last one saw). Earlier revisions are not stored:
-//! after a node that dies before it has listed the databases, all that are there count as old.
+//! the last look for an earlier revision of the rule. The databases that were there, and which of them were new, are stored: if
+//! this node dies, another one repeats the look with them (of several unfinished looks, the last one counts). Databases that
+//! earlier revisions saw are not stored: if the node dies before it has listed the databases, all that exist then count as old.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
