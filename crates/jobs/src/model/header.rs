@@ -196,6 +196,30 @@ impl Header {
         self.rare.as_ref()?.asked_ms
     }
 
+    /// When the oldest signal arrived that the current run covers.
+    pub(crate) fn covered_ms(&self) -> Option<i64> {
+        let last = (self.last.as_ref()).filter(|_| self.state() == State::Running)?;
+        let zigzag = self.rare.as_ref()?.covers.checked_sub(1)?;
+        // Negative if the clocks of the creator and the holder differ.
+        let before_ms = i64::from(zigzag >> 1) ^ -i64::from(zigzag & 1);
+        Some(last.started_ms.saturating_sub(before_ms))
+    }
+
+    /// Sets when the oldest signal arrived that the run covers which starts now. One of more than 24 days ago counts as
+    /// 24 days old.
+    pub(crate) fn cover(&mut self, asked_ms: Option<i64>, now_ms: i64) {
+        const BEFORE_MS_MAX: i64 = i32::MAX as i64 - 1;
+        let covers = asked_ms.map_or(0, |asked_ms| {
+            let before_ms = now_ms.saturating_sub(asked_ms);
+            let before_ms = before_ms.clamp(-BEFORE_MS_MAX, BEFORE_MS_MAX);
+            let zigzag = (before_ms << 1) ^ (before_ms >> 63);
+            u32::try_from(zigzag + 1).expect("fits after clamping")
+        });
+        if covers != self.rare.as_ref().map_or(0, |rare| rare.covers) {
+            self.with_rare(|rare| rare.covers = covers);
+        }
+    }
+
     pub(crate) fn signal_ms(&self) -> Option<i64> {
         self.rare.as_ref()?.signal_ms
     }

@@ -31,7 +31,7 @@ fn end() -> End {
 
 fn rare() -> Rare {
     Rare {
-        failures: 4,
+        covers: 4,
         asked_ms: Some(-9),
         class: crate::Class::Bulk,
         tenant: Some(Bytes::from_static(b"anna")),
@@ -103,6 +103,37 @@ fn any_bytes_decode_to_a_header_or_an_error() {
         }
         false
     });
+}
+
+#[test]
+fn running_jobs_know_when_the_signals_arrived_that_they_cover() {
+    let running = headers().into_iter().filter(|h| h.place == Place::Active);
+    for mut header in running.filter(|header| header.rare.is_some()) {
+        let started_ms = header.last.as_ref().unwrap().started_ms;
+        for before_ms in [
+            0,
+            1,
+            -1,
+            7_200_000,
+            -7_200_000,
+            2_147_483_646,
+            -2_147_483_646,
+        ] {
+            let asked_ms = Some(started_ms - before_ms);
+            header.cover(asked_ms, started_ms);
+            let decoded = Header::decode(header.encode().into()).unwrap();
+            assert_eq!(decoded.covered_ms(), asked_ms);
+        }
+        for (asked_ms, covered_ms) in [
+            (i64::MIN, started_ms - 2_147_483_646),
+            (i64::MAX, started_ms + 2_147_483_646),
+        ] {
+            header.cover(Some(asked_ms), started_ms);
+            assert_eq!(header.covered_ms(), Some(covered_ms));
+        }
+        header.cover(None, started_ms);
+        assert_eq!(header.covered_ms(), None);
+    }
 }
 
 #[test]

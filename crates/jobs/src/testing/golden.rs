@@ -226,7 +226,7 @@ impl Script {
                     dead: args.take_key("dead").is_some(),
                     reason: args.take_key("reason").map(str::to_owned),
                     limits: None,
-                    unused: false,
+                    unused: args.take_key("unused").is_some(),
                 };
                 self.held(self.jobs.finish(job, finish))?
             }

@@ -39,7 +39,7 @@ pub(crate) struct Job {
     pub(crate) next: Option<Next>,
     /// When signals want it to run again after the current run.
     pub(crate) signal_ms: Option<i64>,
-    /// When the first signal arrived since the last run began, and before that run began.
+    /// When the first signal arrived that no run covers yet, and the first one that the last run covers, or was to cover.
     pub(crate) asked_ms: Option<i64>,
     pub(crate) covered_ms: Option<i64>,
     /// The lock of the last run, if an actor has seen it.
@@ -272,6 +272,9 @@ impl Job {
         let (next, signal_ms) = (self.next.take(), self.signal_ms.take());
         let newer = next.as_ref().and_then(|next| next.data);
         self.data = newer.or(end.data).or(self.data);
+        if end.unused {
+            self.uncover();
+        }
         let due_ms = match &next {
             None if end.dead => None,
             None => signal_ms,
@@ -287,9 +290,15 @@ impl Job {
         } else if end.dead {
             self.die();
         } else {
+            self.asked_ms = None;
             self.become_state(Some(State::Finished));
         }
         again
+    }
+
+    /// The next run is to cover the signals of this one, which did nothing, or may have.
+    fn uncover(&mut self) {
+        self.asked_ms = self.covered_ms.take().or(self.asked_ms);
     }
 
     fn die(&mut self) {
@@ -307,6 +316,7 @@ impl Job {
     ) {
         self.stalls = if healthy { 1 } else { self.stalls + 1 };
         let signal_ms = self.signal_ms.take();
+        self.uncover();
         if let Some(next) = self.next.take() {
             self.due_ms = next.due_ms;
             self.data = next.data.or(self.data);

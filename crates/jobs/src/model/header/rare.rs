@@ -9,7 +9,8 @@ use crate::{Class, Error, Result};
 /// Never change or reuse one.
 pub(crate) mod field {
     pub(crate) const LANE: u8 = 1;
-    pub(crate) const FAILURES: u8 = 2;
+    /// Reserved from the start, so that all versions can read it.
+    pub(crate) const COVERS: u8 = 2;
     pub(crate) const ASKED: u8 = 3;
     pub(crate) const CLASS: u8 = 4;
     pub(crate) const TENANT: u8 = 5;
@@ -23,8 +24,9 @@ pub(crate) mod field {
 /// Fields that few jobs have; defaults are not written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rare {
-    /// Runs in a row that failed.
-    pub(crate) failures: u32,
+    /// How many milliseconds before the start of the current run the oldest signal arrived that it covers: zigzag as in
+    /// the [codec](crate::model::codec), plus one. 0 if there was none.
+    pub(crate) covers: u32,
     /// When the oldest signal not yet covered by a run arrived.
     pub(crate) asked_ms: Option<i64>,
     /// Its priority.
@@ -45,9 +47,9 @@ pub(crate) struct Rare {
 
 impl Rare {
     pub(super) fn encode(&self, to: &mut Writer) {
-        if self.failures > 0 {
-            to.byte(field::FAILURES);
-            to.uint(self.failures);
+        if self.covers > 0 {
+            to.byte(field::COVERS);
+            to.uint(self.covers);
         }
         if let Some(asked_ms) = self.asked_ms {
             to.byte(field::ASKED);
@@ -87,7 +89,7 @@ impl Rare {
     /// Reads the field of this number.
     pub(super) fn decode(&mut self, number: u8, from: &mut Reader) -> Result<()> {
         match number {
-            field::FAILURES => self.failures = from.uint()?,
+            field::COVERS => self.covers = from.uint()?,
             field::ASKED => self.asked_ms = Some(from.int()?),
             field::CLASS => self.class = Class::read(from)?,
             field::TENANT => self.tenant = Some(from.bytes()?),

@@ -20,6 +20,7 @@ pub(super) fn accept(
         _ => return Err(Error::NotFound),
     };
     new.attempts += 1;
+    new.cover(new.asked_ms(), cx.now_ms);
     new.clear_asked();
     new.place = Place::Active;
     new.take(slots.taken);
@@ -130,6 +131,9 @@ pub(super) fn finish(
         None if finish.failed || finish.dead => Outcome::Failed,
         None => Outcome::Done,
     };
+    if finish.unused {
+        new.uncover();
+    }
     new.end_attempt(outcome, finish.reason, cx);
     let (signal_ms, next) = (new.take_signal(), new.next.take());
     let signal_ms = signal_ms.filter(|_| !cx.planted.is(Bug::SignalForgotten));

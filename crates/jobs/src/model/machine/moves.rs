@@ -61,6 +61,7 @@ impl Header {
             at_ms: cx.now_ms,
             expires_ms: kept_ms.map_or(i64::MAX, |ms| cx.now_ms.saturating_add(ms)),
         };
+        self.clear_asked();
     }
 
     /// Kept whatever the retention of finished jobs: an operator has to examine it.
@@ -73,6 +74,7 @@ impl Header {
         if outcome.by_holder() || !cx.planted.is(Bug::StallKeepsSlots) {
             self.take(Vec::new());
         }
+        self.cover(None, cx.now_ms);
         if let Some(last) = &mut self.last {
             last.end = Some(End {
                 at_ms: cx.now_ms,
@@ -88,9 +90,16 @@ impl Header {
         }
     }
 
-    /// Stores when the first signal arrived since the last run began.
+    /// Stores when the first signal arrived that no run covers.
     pub(super) fn ask(&mut self, cx: &Context) {
         self.with_rare(|rare| rare.asked_ms = rare.asked_ms.or(Some(cx.now_ms)));
+    }
+
+    /// The next run is to cover the signals of this one, which did nothing, or may have.
+    pub(super) fn uncover(&mut self) {
+        if let Some(covered_ms) = self.covered_ms() {
+            self.with_rare(|rare| rare.asked_ms = Some(covered_ms));
+        }
     }
 
     pub(super) fn clear_asked(&mut self) {

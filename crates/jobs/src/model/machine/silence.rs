@@ -24,6 +24,7 @@ pub(super) fn stall(
     new.stalls = if healthy { 1 } else { new.stalls + 1 };
     let silent = "its holder went silent".to_owned();
     let signal_ms = new.take_signal();
+    new.uncover();
     let next = (new.next.take()).filter(|_| !cx.planted.is(Bug::StallDropsNext));
     if let Some(next) = next {
         new.due_ms = next.due_ms;

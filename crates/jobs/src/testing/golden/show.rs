@@ -142,6 +142,9 @@ fn header(header: &Header) -> String {
     if let Some(signal_ms) = header.signal_ms() {
         parts.push(format!("signal {signal_ms}"));
     }
+    if let Some(covered_ms) = header.covered_ms() {
+        parts.push(format!("covers {covered_ms}"));
+    }
     if let Some(asked_ms) = header.asked_ms() {
         parts.push(format!("asked at {asked_ms}"));
     }

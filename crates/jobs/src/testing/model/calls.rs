@@ -152,7 +152,7 @@ impl Call {
                         dead: end.dead,
                         again_ms: end.again.map(|when| when.ms(now_ms)),
                         data: end.data,
-                        unused: false,
+                        unused: end.unused,
                     };
                     Some((run(*number)?, ended))
                 });
@@ -445,6 +445,7 @@ impl Ended {
             again_ms: self.again_ms,
             failed: self.failed,
             dead: self.dead,
+            unused: self.unused,
             ..Finish::default()
         }
     }

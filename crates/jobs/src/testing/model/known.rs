@@ -70,6 +70,7 @@ fn two_runs_of_a_job_without_an_answer() -> Script {
         again: None,
         failed: false,
         dead: false,
+        unused: false,
         data: None,
     };
     let again = End {

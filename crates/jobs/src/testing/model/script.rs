@@ -114,6 +114,8 @@ pub(super) struct End {
     pub(super) again: Option<When>,
     pub(super) failed: bool,
     pub(super) dead: bool,
+    /// The work did not begin.
+    pub(super) unused: bool,
     pub(super) data: Option<Token>,
 }
 
@@ -260,16 +262,18 @@ fn token() -> impl Strategy<Value = Token> {
 
 fn end() -> impl Strategy<Value = End> {
     let how = prop_oneof![
-        3 => Just((None, false, false)),
-        1 => Just((None, true, false)),
-        1 => Just((None, false, true)),
-        2 => when().prop_map(|when| (Some(when), false, false)),
-        1 => when().prop_map(|when| (Some(when), true, false)),
+        3 => Just((None, false, false, false)),
+        1 => Just((None, true, false, false)),
+        1 => Just((None, false, true, false)),
+        2 => when().prop_map(|when| (Some(when), false, false, false)),
+        1 => when().prop_map(|when| (Some(when), true, false, false)),
+        1 => option::of(when()).prop_map(|when| (when, false, false, true)),
     ];
-    (how, option::of(token())).prop_map(|((again, failed, dead), data)| End {
+    (how, option::of(token())).prop_map(|((again, failed, dead, unused), data)| End {
         again,
         failed,
         dead,
+        unused,
         data,
     })
 }

@@ -147,6 +147,9 @@ impl fmt::Debug for End {
             None if self.failed => write!(f, "as failed")?,
             None => write!(f, "as done")?,
         }
+        if self.unused {
+            write!(f, ", unused")?;
+        }
         write!(f, "{:?}", Data(self.data))
     }
 }
