@@ -27,6 +27,8 @@ use crate::{Error, Options, pace};
 
 /// Limits the body of unauthenticated logins.
 pub(crate) const LOGIN_BYTES_MAX: usize = 8 * 1024;
+/// As `CouchDB` says it.
+const CONFLICTED: &str = "User document conflicts must be resolved before the document is used for authentication purposes.";
 /// Time limit of reading such a body.
 const LOGIN_TIME_LIMIT: Duration = Duration::from_secs(5);
 
@@ -43,14 +45,22 @@ impl Users for UserDocuments<'_> {
         };
         let id = format!("{USER_PREFIX}{name}");
         let (users, id) = (&users, id.as_str());
+        let options = &ReadOptions {
+            conflicts: true,
+            ..ReadOptions::default()
+        };
         let found = docs
             .store()
             .transact("find_user", |tx| async move {
                 let db = docs.open_in(&tx, users).await?;
-                docs.get_in(&tx, &db, id, &ReadOptions::default()).await
+                docs.get_in(&tx, &db, id, options).await
             })
             .await;
         match found {
+            // Which revision wins says nothing about which password and roles are meant.
+            Ok(document) if !document.meta.conflicts.is_empty() => {
+                Err(Error::unauthorized(CONFLICTED))
+            }
             Ok(document) => {
                 let body = users::parsed(&document.body).await;
                 Ok(body.map(|body| User::from_document(&body)))

@@ -1,8 +1,10 @@
 //! Documents of `_users`.
 
+use api::Options;
+use aws_lc_rs::hmac;
 use serde_json::{Value, json};
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, Setting};
 
 const JOE: &str = "/_users/org.couchdb.user:joe";
 
@@ -86,9 +88,18 @@ async fn passwords_become_hashes() {
 /// A branch that a user hides in the own document must not come back when an administrator changes or deletes it.
 #[tokio::test]
 async fn users_keep_no_revision_that_an_administrator_replaced() {
-    let fixture = Fixture::new().await;
+    let secret = b"the proxy's secret".to_vec();
+    let signed = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &secret), b"anna");
+    let setting = Setting {
+        proxy_secrets: vec![secret],
+        ..Setting::default()
+    };
+    let fixture = Fixture::with(Options::default(), setting).await;
     fixture.add_user("anna", "password", &["boss"]).await;
     let (anna, root) = (fixture.user("anna", "password"), fixture.root());
+    // A proxy logs her in whatever her document says.
+    let vouched = (fixture.anonymous().with("x-auth-couchdb-username", "anna"))
+        .with("x-auth-couchdb-token", &wire::hex(signed.as_ref()));
     let path = "/_users/org.couchdb.user:anna";
     let mine = anna.get(path).await.gives(200);
     let mut branch = mine.clone();
@@ -103,21 +114,60 @@ async fn users_keep_no_revision_that_an_administrator_replaced() {
     demoted["roles"] = json!([]);
     let rev = root.put(path, &demoted).await.gives(201)["rev"].clone();
     let rev = rev.as_str().unwrap();
-    let refused = anna.delete(&format!("{path}?rev={rev}")).await;
+    let refused = vouched.delete(&format!("{path}?rev={rev}")).await;
     let reason = "Only _admin may make another revision of a user current.";
     refused.refuses(403, "forbidden", reason);
-    let session = anna.get("/_session").await.gives(200);
-    assert_eq!(session["userCtx"]["roles"], json!([]));
     // A conflict may go, but not come back.
     let losing = branch["_rev"].as_str().unwrap();
-    let gone = anna.delete(&format!("{path}?rev={losing}")).await;
+    let gone = vouched.delete(&format!("{path}?rev={losing}")).await;
     let mut revived = demoted.clone();
     revived["_rev"] = gone.gives(200)["rev"].clone();
     let reason = "Only _admin may add a conflicting revision of a user.";
-    let refused = anna.put(path, &revived).await;
+    let refused = vouched.put(path, &revived).await;
     refused.refuses(403, "forbidden", reason);
+    let session = anna.get("/_session").await.gives(200);
+    assert_eq!(session["userCtx"]["roles"], json!([]));
     anna.delete(&format!("{path}?rev={rev}")).await.gives(200);
     assert_eq!(anna.get("/_session").await.status, 401);
+}
+
+/// Whichever revision wins: each could be one that an administrator has replaced on another server.
+#[tokio::test]
+async fn a_user_with_conflicts_cannot_log_in() {
+    let fixture = Fixture::new().await;
+    fixture.add_user("anna", "password", &[]).await;
+    let (anna, root) = (fixture.user("anna", "password"), fixture.root());
+    let login = json!({"name": "anna", "password": "password"});
+    let cookie = fixture.anonymous().post("/_session", &login).await;
+    let cookie = cookie.headers["set-cookie"].to_str().unwrap();
+    let with_cookie = fixture.anonymous().with("cookie", cookie);
+    assert_eq!(
+        with_cookie.get("/_session").await.gives(200)["userCtx"]["name"],
+        "anna"
+    );
+    let path = "/_users/org.couchdb.user:anna";
+    let mut branch = root.get(path).await.gives(200);
+    let losing = "1-00000000000000000000000000000000";
+    branch["_rev"] = json!(losing);
+    let pushed = root.put(&format!("{path}?new_edits=false"), &branch).await;
+    pushed.gives(201);
+    let reason = "User document conflicts must be resolved before the document is used for authentication purposes.";
+    for refused in [
+        anna.get("/_session").await,
+        with_cookie.get("/_session").await,
+        fixture.anonymous().post("/_session", &login).await,
+    ] {
+        refused.refuses(401, "unauthorized", reason);
+    }
+    root.delete(&format!("{path}?rev={losing}"))
+        .await
+        .gives(200);
+    for works in [anna, with_cookie] {
+        assert_eq!(
+            works.get("/_session").await.gives(200)["userCtx"]["name"],
+            "anna"
+        );
+    }
 }
 
 #[tokio::test]
