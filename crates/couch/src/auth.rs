@@ -91,7 +91,7 @@ impl Authenticator {
         }
     }
 
-    /// Handles an answer to a request that carried `ticket`.
+    /// Handles a response to a request that carried `ticket`.
     pub(crate) async fn after(
         &self,
         ticket: &Ticket,

@@ -1,4 +1,4 @@
-//! Reads the bodies of answers.
+//! Reads the bodies of responses.
 
 use std::pin::Pin;
 use std::sync::Arc;

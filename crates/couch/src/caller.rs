@@ -32,7 +32,7 @@ pub struct Caller {
     _network: Network,
 }
 
-/// An answer of any status.
+/// A response of any status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Called {
     pub status: u16,
@@ -42,7 +42,7 @@ pub struct Called {
     pub excerpt: String,
 }
 
-/// Why there was no answer.
+/// Why there was no response.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
     /// Another try may succeed.
@@ -74,7 +74,7 @@ impl Network {
 }
 
 impl Caller {
-    /// Sends a request with an absolute URI, and reads up to 64 kB of the answer within `timeout`, of which it returns up to
+    /// Sends a request with an absolute URI, and reads up to 64 kB of the response within `timeout`; returns up to
     /// `excerpt_bytes_max`, without the password and `secrets`. The status counts even if the body breaks off.
     pub async fn call(
         &self,

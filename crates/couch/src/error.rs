@@ -36,10 +36,10 @@ pub enum Error {
     /// JSON, out of bounds, in another order. Repeating may help.
     #[error("bad answer to {request}: {problem}")]
     BadAnswer { request: Request, problem: String },
-    /// The connection was lost while an answer streamed in: continue from the last position.
+    /// The connection was lost while a response streamed in: continue from the last position.
     #[error("answer to {request} was cut off: {cause}")]
     Interrupted { request: Request, cause: Failure },
-    /// No answer within the retries of the request (`http_request_failed`): end the run, try again
+    /// No response within the retries of the request (`http_request_failed`): end the run, try again
     /// later.
     #[error("no answer to {request} in {attempts} attempts: {cause}")]
     Failed {
@@ -71,7 +71,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The answer that caused the error, if there is one.
+    /// The response that caused the error, if there is one.
     pub fn answer(&self) -> Option<&Answer> {
         match self {
             Self::Unauthorized(answer)
@@ -102,7 +102,7 @@ impl Error {
         matches!(self, Self::NotFound(answer) if answer.error.as_deref() == Some("not_found"))
     }
 
-    /// The status of that answer.
+    /// The status of that response.
     pub fn status(&self) -> Option<u16> {
         self.answer().map(|answer| answer.status)
     }
@@ -159,7 +159,7 @@ impl fmt::Display for Request {
     }
 }
 
-/// An answer that was not success.
+/// A response that was not success.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     pub request: Request,
@@ -187,7 +187,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Why a request got no usable answer.
+/// Why a request got no usable response.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// 408 or 5xx.
@@ -230,7 +230,7 @@ pub enum Failure {
     /// The connection was closed or broke the protocol.
     #[error("connection lost: {0}")]
     Connection(String),
-    /// The answer is invalid.
+    /// The response is invalid.
     #[error("{0}")]
     BadAnswer(String),
 }

@@ -15,14 +15,14 @@ use crate::net::{ConnectError, Profile, Trouble};
 use crate::payload::{Body, Progress, State};
 use crate::types::millis;
 
-/// The most interim answers (1xx) to one request. No server has reason for more.
+/// The most interim responses (1xx) to one request. No server has reason for more.
 const INTERIM_MAX: u32 = 64;
 
-/// The connection of an answer.
+/// The connection of a response.
 pub(crate) struct Used(hyper_util::client::legacy::connect::CaptureConnection);
 
 impl Used {
-    /// Closes the connection once its answer is read.
+    /// Closes the connection once its response is read.
     pub(crate) fn close(&self) {
         if let Some(connected) = self.0.connection_metadata().as_ref() {
             connected.poison();
@@ -31,7 +31,7 @@ impl Used {
     }
 }
 
-/// Sends a request and waits for the head of its answer. Times out when the server, whose turn it
+/// Sends a request and waits for the head of its response. Times out when the server, whose turn it
 /// is, neither takes nor sends anything for `idle`; while a streamed body waits for its source,
 /// nothing runs out here.
 pub(crate) async fn exchange(
@@ -79,7 +79,7 @@ pub(crate) async fn exchange(
     }
 }
 
-/// Cancelled when the server gives interim answers and no final one. HTTP/2 has no such hook: there
+/// Cancelled when the server gives interim responses and no final one. HTTP/2 has no such hook: there
 /// only time runs out.
 pub(crate) fn limit_interim(request: &mut Request<Body>) -> CancellationToken {
     let (count, too_many) = (AtomicU32::new(0), CancellationToken::new());

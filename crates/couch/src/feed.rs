@@ -1,4 +1,4 @@
-//! Reads the rows of a streamed answer.
+//! Reads the rows of a streamed response.
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -31,7 +31,7 @@ impl Idle {
     }
 }
 
-/// A streamed answer of JSON rows.
+/// A streamed response of JSON rows.
 pub(crate) struct Feed {
     reply: Reply,
     splitter: Option<Splitter>,
@@ -39,7 +39,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// The rows of a successful answer.
+    /// The rows of a successful response.
     pub(crate) fn new(reply: Reply, layout: Layout) -> Self {
         let row_bytes_max = reply.peer.options.document_bytes_max;
         let splitter = Some(Splitter::new(layout, row_bytes_max));
@@ -117,7 +117,7 @@ impl Feed {
     }
 }
 
-/// The error for an answer that breaks off.
+/// The error for a response that breaks off.
 pub(crate) fn interrupted(reply: &Reply, failure: Failure) -> Error {
     reply.peer.doubt(&failure);
     match failure {

@@ -24,13 +24,13 @@
 //! # }
 //! ```
 //!
-//! | call | request | answer |
+//! | call | request | response |
 //! |---|---|---|
 //! | `create(&[(name, value)])` | `PUT db` | `Err` for any status of 400 or more |
 //! | `info()` | `GET db` | [`DatabaseInfo`] |
 //! | `pending(&seq)` | `_changes?limit=0`, or `GET db` for numbers | rows after it, if the server says |
 //! | `changes(&request)` | `_changes` | [`Changes`], a stream of [`Change`] |
-//! | `revs_diff(&[(DocId, Vec<Rev>)])` | `_revs_diff` | [`MissingRevs`] in the order of the answer |
+//! | `revs_diff(&[(DocId, Vec<Rev>)])` | `_revs_diff` | [`MissingRevs`] in the order of the response |
 //! | `bulk_get(&[WantedRev], attachments)` | `_bulk_get` as JSON | [`BulkGet`], a stream of [`Fetched`] by index of what was wanted |
 //! | `open_revs(&id, revs, &atts_since)` | `GET doc?open_revs` | [`Revisions`], a stream of [`Revision`] |
 //! | `bulk_docs(&[Bytes])` | `_bulk_docs`, `new_edits=false` | [`DocError`] of each document not taken |
@@ -55,7 +55,7 @@
 //! the origin changes; 429 (and 503 with `Retry-After`) slow all requests to that key down and
 //! don't count, other 5xx, 408, lost connections and time-outs are repeated after 250 ms, doubling,
 //! `retries` times and within `retry_window_ms`. Time-outs measure inactivity, apart for sending
-//! and receiving, and never run while it is us who do not read. All answers have byte limits.
+//! and receiving, and never run while we do not read. All responses have byte limits.
 //!
 //! # What no request does
 //!
@@ -65,7 +65,7 @@
 //!
 //! Connections are made here and not by a general-purpose client, because `connect_to` changes
 //! address *and port* below TLS, literal addresses must pass the same check as resolved ones, and
-//! a connection must be closed after certain answers.
+//! a connection must be closed after certain responses.
 
 mod auth;
 mod body;

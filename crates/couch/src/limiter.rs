@@ -1,7 +1,7 @@
 //! CouchDB's additive-increase, multiplicative-decrease limiter of requests to one server.
 //!
 //! Each key (an endpoint and a method, or a host) has an interval in milliseconds that every
-//! request waits before it is sent. A 429 stretches the interval, every other answer shrinks it,
+//! request waits before it is sent. A 429 stretches the interval, every other response shrinks it,
 //! as does time without requests. Keys without a recent 429 have no entry and cost nothing.
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ const SENSITIVITY_WINDOW_MS: u64 = 80;
 const TIME_DECAY_FACTOR: u64 = 2;
 const TIME_DECAY_THRESHOLD_MS: u64 = 1000;
 const SWEEP_PERIOD_MS: u64 = 2 * MAX_INTERVAL_MS;
-/// A key is forgotten this long after its last answer, or when the time is over that the server asked for. Then a request
+/// A key is forgotten this long after its last response, or when the time is over that the server asked for. Then a request
 /// is sent even if the key was given up.
 const KEPT: Duration = Duration::from_millis(MAX_INTERVAL_MS);
 /// The longest `Retry-After` that is heeded.

@@ -55,7 +55,7 @@ pub(crate) struct Peer {
     server: Reachability,
 }
 
-/// A permit for a connection of an endpoint, released when the answer is read or dropped.
+/// A permit for a connection of an endpoint, released when the response is read or dropped.
 pub(crate) struct Held(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
 
 impl Drop for Held {
@@ -163,7 +163,7 @@ impl Peer {
         redact(text, self.secrets.iter().chain(sent).map(Secret::expose))
     }
 
-    /// Sends a request until its answer starts. Answers with status 200 to 499 are returned,
+    /// Sends a request until its response starts. Responses with status 200 to 499 are returned,
     /// except those handled by the limiter, a session or a redirect.
     pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Reply, Error> {
         let mut retry = Retry::new(self.options.retry_policy());
@@ -175,7 +175,7 @@ impl Peer {
         }
     }
 
-    /// Sends a request until there is a whole answer.
+    /// Sends a request until there is a whole response.
     pub(crate) async fn fetch(self: &Arc<Self>, call: &Call) -> Result<Reply, Error> {
         let mut retry = Retry::new(self.options.retry_policy());
         loop {

@@ -1,4 +1,4 @@
-//! Finds the rows of a streamed JSON answer without waiting for its end.
+//! Finds the rows of a streamed JSON response without waiting for its end.
 //!
 //! CouchDB writes one row per line, other servers write as they like, and proxies cut anywhere, so
 //! rows are found by the structure of the JSON alone. Each byte is examined once, whatever the sizes
@@ -43,7 +43,7 @@ impl Layout {
 /// The prefix of a row's line in an event stream.
 const DATA: &[u8] = b"data:";
 
-/// Why an answer does not match its layout.
+/// Why a response does not match its layout.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("a row has more than {0} bytes")]

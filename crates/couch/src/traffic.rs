@@ -9,7 +9,7 @@ pub struct Traffic {
     pub requests: u64,
     /// Requests that had to be repeated.
     pub retries: u64,
-    /// Bytes of answers' bodies on the wire.
+    /// Bytes of response bodies on the wire.
     pub bytes_read: u64,
     /// Bytes of requests' bodies.
     pub bytes_written: u64,

@@ -103,7 +103,7 @@ impl Session {
         now: Instant,
     ) -> Verdict {
         if status.is_success() {
-            // A server whose cookie is about to expire sends the next one with any answer.
+            // A server whose cookie is about to expire sends the next one with any response.
             if headers.contains_key(header::SET_COOKIE)
                 && let Some((cookie, max_age)) = auth_cookie(headers)
             {

@@ -1,4 +1,4 @@
-//! `_bulk_get`: many documents in one answer.
+//! `_bulk_get`: many documents in one response.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -38,7 +38,7 @@ pub struct Fetched {
     pub result: Result<Document, DocError>,
 }
 
-/// A stream of fetched documents in the order of the request. An answer in
+/// A stream of fetched documents in the order of the request. A response in
 /// another order is an error, and the rest is to be fetched in another way.
 pub struct BulkGet {
     feed: Feed,
@@ -73,8 +73,8 @@ struct RowDoc<'a> {
 }
 
 impl Database {
-    /// Fetches revisions as JSON. With `attachments`, those come inline; without, as stubs. An
-    /// answer other than 200 also ends the connection, as old servers leave the request unread.
+    /// Fetches revisions as JSON. With `attachments`, those come inline; without, as stubs. A
+    /// response other than 200 also ends the connection, as old servers leave the request unread.
     pub async fn bulk_get(
         &self,
         wanted: &[WantedRev],

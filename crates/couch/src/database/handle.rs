@@ -1,4 +1,4 @@
-//! A database's handle, and the calls that take one answer.
+//! A database's handle, and the calls that take one response.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ impl Database {
         self.peer.fetch(&call).await?.success().await.map(drop)
     }
 
-    /// What it says about itself. An answer without `update_seq` and `instance_start_time` is no
+    /// What it says about itself. A response without `update_seq` and `instance_start_time` is no
     /// database's and an [`Error::BadAnswer`].
     pub async fn info(&self) -> Result<DatabaseInfo, Error> {
         let reply = self.peer.fetch(&Call::get("")).await?.success().await?;
@@ -190,7 +190,7 @@ impl Database {
     }
 }
 
-/// A successful answer, or `None` for 404.
+/// A successful response, or `None` for 404.
 async fn found(reply: Reply) -> Result<Option<Reply>, Error> {
     match reply.success().await {
         Ok(reply) => Ok(Some(reply)),

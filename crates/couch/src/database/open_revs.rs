@@ -126,7 +126,7 @@ fn json_list(revs: &[Rev]) -> String {
 }
 
 impl Revisions {
-    /// The revisions of a successful answer.
+    /// The revisions of a successful response.
     pub(super) fn new(reply: Reply) -> Result<Self, Error> {
         let document_bytes_max = reply.peer.options.document_bytes_max;
         let content_type = reply.content_type();

@@ -51,7 +51,7 @@ fn text_of_any_but_null<'de, D: Deserializer<'de>>(
 }
 
 impl Database {
-    /// Asks which revisions are missing. The answer leaves out documents of which none are, and has
+    /// Asks which revisions are missing. The response leaves out documents of which none are, and has
     /// the others in the server's order.
     pub async fn revs_diff(&self, asked: &[(DocId, Vec<Rev>)]) -> Result<Vec<MissingRevs>, Error> {
         let json = serde_json::to_vec(&Asked(asked))

@@ -12,7 +12,7 @@ use super::connector::Trouble;
 use crate::endpoint::Proxy;
 use crate::error::Failure;
 
-/// The most bytes in the head of a proxy's answer.
+/// The most bytes in the head of a proxy's response.
 const HEAD_BYTES_MAX: usize = 8192;
 
 /// Asks an HTTP proxy for a tunnel (`CONNECT`).

@@ -14,7 +14,7 @@ pub(crate) struct Call {
     pub(crate) query: String,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(crate) payload: Payload,
-    /// Whether the answer is a stream, whose total time is not limited.
+    /// Whether the response is a stream, whose total time is not limited.
     pub(crate) is_stream: bool,
 }
 

@@ -35,7 +35,7 @@ impl Target {
         }
     }
 
-    /// Follows a redirect, if the answer is one.
+    /// Follows a redirect, if the response is one.
     pub(super) fn redirect(
         &mut self,
         call: &Call,

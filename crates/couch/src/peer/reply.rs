@@ -1,4 +1,4 @@
-//! An answer whose head has arrived.
+//! A response whose head has arrived.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl Reply {
                 .collect(bytes_max)
                 .await
                 .map_err(|failure| match failure {
-                    // An invalid answer that is complete would be invalid again.
+                    // An invalid response that is complete would be invalid again.
                     Failure::BadAnswer(problem) => Trouble::Fatal(self.bad(problem)),
                     failure => {
                         self.peer.doubt(&failure);
@@ -134,7 +134,7 @@ impl Reply {
         self.bad(format!("not the JSON that was expected: {error}"))
     }
 
-    /// The error of an answer below 500 that is not success.
+    /// The error of a response below 500 that is not success.
     pub(crate) async fn into_error(mut self) -> Error {
         if self.status == StatusCode::PAYLOAD_TOO_LARGE {
             self.used.close();
@@ -142,7 +142,7 @@ impl Reply {
         Error::from_answer(self.answer().await)
     }
 
-    /// The failure of an answer that asks for another attempt.
+    /// The failure of a response that asks for another attempt.
     pub(super) async fn into_failure(mut self) -> Failure {
         Failure::Status(Box::new(self.answer().await))
     }
@@ -152,12 +152,12 @@ impl Reply {
         printable(&self.peer.redact(text, self.sent.as_ref()))
     }
 
-    /// The failure of an answer that asks to slow down.
+    /// The failure of a response that asks to slow down.
     pub(super) async fn into_limited(mut self) -> Failure {
         Failure::Limited(Box::new(self.answer().await))
     }
 
-    /// The failure of an answer that refuses credentials which are renewed now.
+    /// The failure of a response that refuses credentials which are renewed now.
     pub(super) async fn into_expired(mut self) -> Failure {
         Failure::Expired(Box::new(self.answer().await))
     }

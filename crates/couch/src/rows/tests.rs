@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Rows and envelope of an answer that arrives in chunks of `size` bytes.
+/// Rows and envelope of a response that arrives in chunks of `size` bytes.
 fn split(layout: Layout, text: &[u8], size: usize) -> Result<(Vec<String>, String), Broken> {
     let mut splitter = Splitter::new(layout, 1000);
     let mut rows = Vec::new();

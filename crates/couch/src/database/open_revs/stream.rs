@@ -18,7 +18,7 @@ use crate::types::Rev;
 const EPILOGUE_BYTES_MAX: usize = 64 * 1024;
 const MISSING_BYTES_MAX: usize = 64 * 1024;
 
-/// A multipart answer: the outer parts are revisions, and those with attachments have inner
+/// A multipart response: the outer parts are revisions, and those with attachments have inner
 /// parts.
 pub(super) struct Stream {
     reply: Reply,
