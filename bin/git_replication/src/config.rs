@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::project::{Pattern, Project, is_absence};
 use crate::refs::{Refspec, by_target};
-use crate::target::{NameStyle, Template, place, redact};
+use crate::target::{NameStyle, Template, place, without_user};
 use file::{Entry, File};
 
 pub(crate) use file::Refused;
@@ -270,7 +270,7 @@ impl Remote {
             return Err(file.refuse(format!(
                 "the url of remote {:?} has no `${{name}}`, so all projects would go to {}; add it, or name one project",
                 self.name,
-                redact(url.as_str())
+                without_user(url.as_str())
             )));
         }
         if self.push.iter().all(|spec| spec.negative) {

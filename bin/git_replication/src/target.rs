@@ -31,6 +31,8 @@ const BOUNDED_BYTES: usize = 120;
 const SCHEMES: [&str; 5] = ["file", "ssh", "git", "http", "https"];
 const NAME: &str = "${name}";
 const HELP: &str = "give a URL of file, ssh, git, http or https, HOST:PATH, or an absolute path";
+const AT: &str =
+    "write `@` in a path as %40; if it is the end of a password, write the password's `/` as %2F";
 const PORT: &str = "a port is a number; if a password stands here, write its `/` as %2F, or use a credential helper";
 
 /// How a project's name stands in a target's.
@@ -56,6 +58,16 @@ impl Template {
         // A project's name is never a part of the host or the user.
         if Parts::of(text)?.host.contains(NAME) {
             return Err("`${name}` stands in the path of a URL");
+        }
+        // What stands for a path here may be the rest of a password, which belongs neither in the store nor in the log.
+        if let Some((_, rest)) = text.split_once("://") {
+            let (host, path) = rest.split_once('/').unwrap_or_default();
+            if path.contains('@') && !host.is_empty() {
+                return Err(AT);
+            }
+            if host.contains(['\'', '"']) {
+                return Err("write quotes in a user or password as %27 and %22");
+            }
         }
         Ok(Self(text.to_owned()))
     }
@@ -172,17 +184,19 @@ pub(crate) fn redact(text: &str) -> String {
     for part in parts {
         let end = part.find(|c: char| c == '\'' || c == '"' || c.is_whitespace());
         let url = &part[..end.unwrap_or(part.len())];
-        let authority = url.split('/').next().unwrap_or_default();
-        // A `/` may stand in a password by mistake.
-        let with_user = if has_odd_port(authority) {
-            url
-        } else {
-            authority
-        };
-        let at = with_user.rfind('@');
+        let at = url.split('/').next().unwrap_or_default().rfind('@');
         redacted = redacted + "://" + at.map_or(part, |at| &part[at + 1..]);
     }
     redacted
+}
+
+/// The URL of a configuration without user and password, however they are written.
+pub(crate) fn without_user(url: &str) -> String {
+    let parts = url.split_once("://").zip(url.rsplit_once('@'));
+    parts.map_or_else(
+        || url.to_owned(),
+        |((scheme, _), (_, rest))| format!("{scheme}://{rest}"),
+    )
 }
 
 /// Whether what stands where a port would be is none.
@@ -282,7 +296,6 @@ mod tests {
                 "unable to access 'https://host/': see http://host/a@b",
             ),
             ("git@host:x", "git@host:x"),
-            ("https://me:pa/s@s@host/x 'y@z'", "https://host/x 'y@z'"),
             ("https://me@[::1]:8443/a@b", "https://[::1]:8443/a@b"),
         ] {
             assert_eq!(redact(text), shown);
@@ -316,6 +329,11 @@ mod tests {
             "${name}:x",
             "https://${name}@host/x",
             "ext::${name}",
+            // A `/` in a password looks like the end of the host, and a quote like the end of the URL.
+            "https://me:12/34@host/${name}",
+            "https://to/ken@host/${name}",
+            "ssh://me:a@b/c@host/${name}",
+            "https://me:pa'ss@host/${name}",
         ] {
             assert!(Template::parse(bad).is_err(), "{bad}");
         }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use crate::process::without_repository;
-use crate::target::redact;
+use crate::target::without_user;
 
 /// A file or an option that cannot be used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +75,7 @@ impl File {
 
     /// Why a value cannot be used. It is shown without credentials.
     pub(crate) fn refuse_value(&self, entry: &Entry, reason: &str) -> Refused {
-        let value = redact(entry.value.as_deref().unwrap_or_default());
+        let value = without_user(entry.value.as_deref().unwrap_or_default());
         self.refuse(format!("{} is {value:?}: {reason}", entry.name))
     }
 }

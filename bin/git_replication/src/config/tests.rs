@@ -130,6 +130,18 @@ fn bad_files_are_refused_with_advice() {
 }
 
 #[test]
+fn passwords_are_not_shown_however_they_are_written() {
+    for password in ["12/s3cret", "a/s3cret", "a@b/s3cret", "a's3cret", "s3cret"] {
+        for end in ["", "/${name}", "/x y"] {
+            let url = format!("https://me:{password}@${{host}}{end}");
+            let refused = read(&format!("[remote \"a\"]\nurl = {url}\nthreads = 0\n"));
+            let refused = refused.unwrap_err();
+            assert!(!refused.contains("s3cret"), "{refused}");
+        }
+    }
+}
+
+#[test]
 fn gr_t217_a_url_without_name_is_for_one_project() {
     assert!(
         read("[remote \"a\"]\nurl = /m/x.git\n")
