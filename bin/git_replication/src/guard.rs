@@ -28,7 +28,8 @@ enum Event {
     Alive,
     /// The node has closed its end.
     Gone,
-    Ended(u8),
+    /// `None` if it was killed.
+    Ended(Option<u8>),
 }
 
 /// Runs a program until it ends; kills it, and this process, after a silence.
@@ -51,10 +52,11 @@ pub(crate) fn run(silence: Duration, program: &[OsString]) -> ExitCode {
     thread::spawn(move || listen(&send));
     let grace = loop {
         match events.recv_timeout(silence) {
-            Ok(Event::Ended(code)) => return ExitCode::from(code),
+            Ok(Event::Ended(Some(code))) => return ExitCode::from(code),
             Ok(Event::Alive) => {}
             Ok(Event::Gone) => break silence / 4 * 3,
-            Err(_) => break silence / GRACE_AFTER_SILENCE,
+            // What a killed git has started goes on.
+            Ok(Event::Ended(None)) | Err(_) => break silence / GRACE_AFTER_SILENCE,
         }
     };
     // Both include this process, which ignores the first.
@@ -78,7 +80,7 @@ fn wait(mut child: Child, events: &Sender<Event>) {
     let code = child.wait().ok().and_then(|status| status.code());
     let code = code.and_then(|code| u8::try_from(code).ok());
     // The main thread may have returned.
-    let _ = events.send(Event::Ended(code.unwrap_or(NOT_STARTED)));
+    let _ = events.send(Event::Ended(code));
 }
 
 fn listen(events: &Sender<Event>) {

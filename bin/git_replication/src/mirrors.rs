@@ -12,6 +12,7 @@
 //! So an event never changes what is being pushed, a push that fails or dies leaves its refs to the next one, and refs
 //! that arrive during a push make the job run again. Each line is one transaction.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -52,6 +53,9 @@ pub(crate) struct Mirror {
     /// What the push in progress is about, or what failed pushes have left.
     #[serde(default, skip_serializing_if = "Refs::is_empty")]
     pub(crate) refs: Refs,
+    /// Those that were not found, and since when.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) absent: BTreeMap<String, i64>,
     /// Pushes in a row that failed with this class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<(Class, u32)>,
@@ -221,20 +225,35 @@ impl Mirrors {
                     reason: note.map(str::to_owned),
                     ..Finish::done()
                 };
-                return ended(mirror, done);
+                let first_ms = mirror.absent.values().min();
+                let Some((remote, first_ms)) = remote.zip(first_ms.copied()) else {
+                    return ended(mirror, done);
+                };
+                (mirror.refs, mirror.failed) = (Refs::of(mirror.absent.keys()), None);
+                // Not a failure, so events do not wait for it.
+                return Ok(Finish {
+                    again_ms: Some(first_ms + millis(remote.retry.delay)),
+                    ..done.data(encode(&mirror)?)
+                });
             }
         };
+        mirror.refs = left;
+        mirror.refs.merge(&Refs::of(mirror.absent.keys()));
         let class = remote.map_or(Class::Unknown, |_| class);
-        let before = mirror.failed.filter(|(before, _)| *before == class);
-        let failures = before.map_or(0, |(_, failures)| failures) + 1;
-        (mirror.refs, mirror.failed) = (left, Some((class, failures)));
         let retry = match (remote, class) {
             (None, _) | (_, Class::Unknown) => Some(UNKNOWN),
             (Some(remote), Class::Offline) => Some(remote.retry),
             (Some(remote), Class::Lock) => Some(remote.lock_retry),
             (Some(_), Class::Rejected | Class::Missing) => None,
         };
-        let retry = retry.filter(|retry| retry.max.is_none_or(|max| failures <= max));
+        let may_fail = |failures| move |retry: &Retry| retry.max.is_none_or(|max| failures <= max);
+        // After a dead letter, the count begins again.
+        let before = mirror.failed.filter(|(before, failures)| {
+            *before == class && retry.as_ref().is_none_or(may_fail(*failures))
+        });
+        let failures = before.map_or(0, |(_, failures)| failures) + 1;
+        let retry = retry.filter(may_fail(failures));
+        mirror.failed = Some((class, failures));
         if retry.is_none() && class == Class::Unknown {
             return ended(mirror, Finish::failed(reason));
         }
@@ -299,6 +318,7 @@ impl Mirrors {
 /// Nothing is left to be pushed.
 fn ended(mut mirror: Mirror, finish: Finish) -> Result<Finish, Failure> {
     (mirror.refs, mirror.failed) = (Refs::default(), None);
+    mirror.absent.clear();
     Ok(finish.data(encode(&mirror)?))
 }
 
@@ -308,6 +328,7 @@ fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> 
         project: target.project.as_str().to_owned(),
         place: target.place.clone(),
         refs: Refs::default(),
+        absent: BTreeMap::new(),
         failed: None,
     };
     let delay_ms = millis(target.remote.delay);
@@ -353,7 +374,7 @@ pub(crate) fn decode(data: &Bytes) -> Option<Mirror> {
     serde_json::from_slice(data).ok()
 }
 
-fn millis(duration: Duration) -> i64 {
+pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -387,6 +408,32 @@ mod tests {
             assert!(finish.failed && !finish.dead);
             mirror = decode(&finish.data.unwrap()).unwrap();
             assert_eq!(mirror.refs.is_empty(), failures > 10);
+        }
+    }
+
+    #[tokio::test]
+    async fn events_after_a_dead_letter_get_all_retries() {
+        let config = read("[remote \"a\"]\nurl = /m/${name}\nreplicationMaxRetries = 2\n").unwrap();
+        let project = crate::project::Project::new("app").unwrap();
+        let targets: Vec<Target> = config.targets(&project).collect();
+        let mirrors = Mirrors::open("memory:").await.unwrap();
+        mirrors.register(None).await.unwrap();
+        let refs = Refs::of(["refs/heads/a"]);
+        let holder = Holder::new("node").unwrap();
+        for round in 0..2 {
+            for failures in 1..=3 {
+                mirrors.notify(&targets, &refs, When::Now).await.unwrap();
+                let accepted = mirrors.jobs.accept(&mirrors.ty, &holder, 1).await.unwrap();
+                let accepted = &accepted.jobs[0];
+                let data = decode(&accepted.data).unwrap();
+                let mirror = mirrors.take(&accepted.job, &data).await.unwrap();
+                let outcome = Outcome::failed(Class::Offline, "down", &refs);
+                let remote = config.remote("a");
+                let end = mirrors.end(&accepted.job, mirror, outcome, remote).await;
+                let finish = end.unwrap();
+                assert_eq!(finish.dead, failures == 3, "{round} {failures}");
+                let _ = mirrors.jobs.finish(&accepted.job, finish).await;
+            }
         }
     }
 

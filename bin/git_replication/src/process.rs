@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -50,9 +50,7 @@ pub(crate) fn without_repository(program: impl AsRef<OsStr>) -> std::process::Co
 /// Starts git.
 #[derive(Debug, Clone)]
 pub(crate) struct Git {
-    /// This program, whose command `guard` is the parent of git.
-    pub(crate) guard: PathBuf,
-    /// How long a node may hang before the guard ends its pushes.
+    /// How long a node may hang before the guard ends the push.
     pub(crate) silence: Duration,
 }
 
@@ -143,7 +141,8 @@ impl Git {
     }
 
     fn spawn(&self, repository: Option<&Path>, arguments: &[&str]) -> io::Result<Group> {
-        let mut command = Command::from(without_repository(&self.guard));
+        // The running program, also after an upgrade has replaced its file.
+        let mut command = Command::from(without_repository("/proc/self/exe"));
         command.args(["guard", "--silence-ms"]);
         command.arg(self.silence.as_millis().to_string());
         command.args(["--", "git"]).args(arguments);

@@ -1,12 +1,13 @@
 //! One push: what git is asked, and what its answers mean.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Target;
+use crate::mirrors::millis;
 use crate::process::{Ended, Git};
 use crate::refs::{self, Refs, Refspec};
 use crate::target::redact;
@@ -56,18 +57,25 @@ pub(crate) struct Push<'a> {
     pub(crate) repository: &'a Path,
     pub(crate) target: &'a Target<'a>,
     pub(crate) refs: &'a Refs,
+    /// Those that were not found, and since when.
+    pub(crate) absent: BTreeMap<String, i64>,
+    pub(crate) now_ms: i64,
 }
 
 impl Push<'_> {
-    /// An error is one of starting git.
-    pub(crate) async fn run(&self) -> io::Result<Outcome> {
+    /// An error is one of starting git. What is `absent` afterwards is to be looked for again.
+    pub(crate) async fn run(&mut self) -> io::Result<Outcome> {
         let specs = if self.refs.all {
+            self.absent.clear();
             self.of_all().await?
         } else {
             self.of_names(&self.refs.names).await?
         };
         if specs.is_empty() {
-            return Ok(Outcome::Done(Some("no refs for this remote")));
+            let absent = "the repository does not have these refs; looking again later";
+            let none = "no refs for this remote";
+            let why = if self.absent.is_empty() { none } else { absent };
+            return Ok(Outcome::Done(Some(why)));
         }
         let mut outcome = self.once(&specs).await?;
         if let Outcome::Failed { class, reason, .. } = &mut outcome
@@ -76,9 +84,11 @@ impl Push<'_> {
         {
             match self.create().await? {
                 None => {
+                    outcome = self.once(&specs).await?;
                     let (remote, project) = (&self.target.remote.name, self.target.project);
-                    tracing::info!(remote, project = project.as_str(), "created a repository");
-                    return self.once(&specs).await;
+                    if matches!(outcome, Outcome::Done(_)) {
+                        tracing::info!(remote, project = project.as_str(), "created a repository");
+                    }
                 }
                 Some(why) => *reason = format!("{reason}; cannot create it: {why}"),
             }
@@ -114,7 +124,9 @@ impl Push<'_> {
             .git
             .run(Some(self.repository), &words, wanted, None)
             .await?;
-        if !listed.success {
+        // Damaged refs are not listed, and a mirror must not take them for deleted ones.
+        let is_damaged = listed.messages.contains("ignoring broken ref");
+        if !listed.success || (is_damaged && self.target.remote.mirror) {
             let told = dubious(&listed.messages).map(|line| {
                 format!("{line}; run davenport-git as the user who owns it (User= in the unit), or add it to safe.directory in the git configuration of davenport-git's user")
             });
@@ -147,14 +159,25 @@ impl Push<'_> {
         Ok(specs.iter().filter_map(spec).collect())
     }
 
-    /// The refspecs of single refs: those that exist, and with `mirror` deletions of the others.
-    async fn of_names(&self, names: &BTreeSet<String>) -> io::Result<Vec<String>> {
+    /// The refspecs of single refs: those that exist, and with `mirror` deletions of the others. On NFS, a ref that another
+    /// node has made may be visible only later, so one that is absent does not count as deleted at once.
+    async fn of_names(&mut self, names: &BTreeSet<String>) -> io::Result<Vec<String>> {
         let there = self.list(names, |name| names.contains(name)).await?;
-        let remote = self.target.remote;
-        let pushed = names.iter().map(|name| (name, there.contains(name)));
-        let pushed = pushed.filter(|(_, exists)| *exists || remote.mirror);
-        let specs = pushed.flat_map(|(name, exists)| refs::one(&remote.push, name, exists));
-        Ok(specs.collect())
+        let (remote, now_ms) = (self.target.remote, self.now_ms);
+        let (mut specs, mut absent) = (Vec::new(), BTreeMap::new());
+        for name in names {
+            let exists = there.contains(name);
+            let chosen = refs::one(&remote.push, name, exists).collect::<Vec<_>>();
+            let first_ms = self.absent.get(name);
+            let is_gone = first_ms.is_some_and(|ms| now_ms >= ms + millis(remote.retry.delay));
+            if exists || (is_gone && remote.mirror) {
+                specs.extend(chosen);
+            } else if !is_gone && !chosen.is_empty() {
+                absent.insert(name.clone(), *first_ms.unwrap_or(&now_ms));
+            }
+        }
+        self.absent = absent;
+        Ok(specs)
     }
 
     /// Creates the target's repository, with the branch that `HEAD` names here; or tells why not.
@@ -287,11 +310,12 @@ fn unreachable(messages: &str) -> (Class, String) {
         "access denied or repository not exported",
         "does not exist",
     ];
+    // The last one is of ssh and of any shell.
     const NOT_THERE: [&str; 4] = [
         "Could not resolve",
         "command not found",
         "git-receive-pack: ",
-        "ssh: ",
+        "sh: ",
     ];
     if let Some(line) = dubious(messages) {
         let help = "push as the user who owns it, or add it to safe.directory there";
@@ -341,6 +365,7 @@ mod tests {
             "sh: 1: git-receive-pack: not found\nfatal: the remote end hung up unexpectedly",
             "git@h: Permission denied (publickey).\nfatal: Could not read from remote repository.",
             "sh: 1: ssh: not found\nfatal: Could not read from remote repository.",
+            "/bin/sh: 1: exec: nc: not found\nfatal: Could not read from remote repository.",
             "",
         ] {
             assert_eq!(class(offline), Class::Offline, "{offline}");

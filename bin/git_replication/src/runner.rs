@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jobs::{Failure, Finish, Task};
 use tokio::sync::watch;
@@ -13,22 +14,27 @@ use crate::process::Git;
 use crate::project::Project;
 use crate::push::{Class, Outcome, Push};
 
+/// A guard ends a push after this part of the lock's time-out without a sign from its node. A node stops its pushes 3/4 of
+/// the time-out after its last heartbeat, and the last sign of one that hangs is not later than that.
+const SILENCE: u32 = 5;
+
 /// What a push needs.
 #[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) mirrors: Mirrors,
     pub(crate) config: watch::Receiver<Arc<Config>>,
     pub(crate) repositories: PathBuf,
-    pub(crate) git: Git,
 }
 
 impl Runner {
     /// Pushes what is due. If the job is lost, or the node stops, this is dropped, which kills git.
     pub(crate) async fn run(self: Arc<Self>, task: Task<Mirror>) -> Result<Finish, Failure> {
         let config = Arc::clone(&self.config.borrow());
-        let mirror = self.mirrors.take(task.job(), &task.data).await?;
+        let mut mirror = self.mirrors.take(task.job(), &task.data).await?;
         let began = Instant::now();
-        let outcome = self.push(&config, &mirror).await?;
+        // As the job has it: the node that started last may have changed the time-out of the type.
+        let silence = task.job().timeout() / SILENCE;
+        let outcome = self.push(&config, &mut mirror, silence).await?;
         let (remote, target, took) = (&mirror.remote, &mirror.place, began.elapsed());
         let refs = mirror.refs.shown();
         match &outcome {
@@ -42,7 +48,12 @@ impl Runner {
         self.mirrors.end(task.job(), mirror, outcome, remote).await
     }
 
-    async fn push(&self, config: &Config, mirror: &Mirror) -> Result<Outcome, Failure> {
+    async fn push(
+        &self,
+        config: &Config,
+        mirror: &mut Mirror,
+        silence: Duration,
+    ) -> Result<Outcome, Failure> {
         let project = Project::new(&mirror.project).map_err(Failure::Dead)?;
         let remote = config.remote(&mirror.remote).into_iter();
         let mut targets = remote.flat_map(|remote| remote.targets(&project));
@@ -64,12 +75,16 @@ impl Runner {
         if mirror.refs.is_empty() {
             return Ok(Outcome::Done(None));
         }
-        let push = Push {
-            git: &self.git,
+        let mut push = Push {
+            git: &Git { silence },
             repository: &repository,
             target: &target,
             refs: &mirror.refs,
+            absent: std::mem::take(&mut mirror.absent),
+            now_ms: self.mirrors.jobs.clock().now_ms(),
         };
-        Ok(push.run().await?)
+        let outcome = push.run().await?;
+        mirror.absent = push.absent;
+        Ok(outcome)
     }
 }

@@ -21,14 +21,10 @@ use crate::config::{Config, Contents, Refused, Target};
 use crate::http::{Bodies, Http};
 use crate::listen;
 use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors, When};
-use crate::process::Git;
 use crate::project;
 use crate::refs::Refs;
 use crate::runner::Runner;
 
-/// A guard ends pushes after this part of the lock's time-out without a sign from its node. A node stops its pushes 3/4 of
-/// the time-out after its last heartbeat, and the last sign of one that hangs is not later than that.
-const SILENCE: u32 = 5;
 /// How often the configuration is looked at for changes.
 const RELOAD: Duration = Duration::from_secs(5);
 
@@ -130,11 +126,6 @@ impl Command {
             mirrors,
             config,
             repositories,
-            git: Git {
-                // The running program, also after an upgrade has replaced its file.
-                guard: PathBuf::from("/proc/self/exe"),
-                silence: Duration::from_secs(self.lock_timeout_sec) / SILENCE,
-            },
         });
         let push = move |task| Arc::clone(&runner).run(task);
         tasks.spawn(Box::pin(worker.run(stop.clone(), push)));

@@ -1,11 +1,12 @@
 //! Nodes that are stopped, killed or hang: every ref gets to every target, and pushes to one never overlap.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Node, PROGRAM, World, check, git, now, pause, pushes, script, text, try_git};
 use crate::targets::{daemon, free_port, sshd};
@@ -64,6 +65,65 @@ fn a_push_of_a_hanging_node_ends_before_another_begins() {
     world.notify("app", &["refs/heads/more"]);
     world.until_equal("app", "app");
     check(&target);
+}
+
+/// Of a git that is killed, for example for want of memory, what it started at a local target would go on.
+#[test]
+fn what_a_killed_git_started_ends_before_the_next_push() {
+    let world = World::new(
+        "[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nreplicationRetry = 0\n",
+    );
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let target = world.target("app");
+    fs::write(target.join("slow"), "600").unwrap();
+    let _node = world.node(&[]);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("the push has begun", || pushes(&target) == 1);
+    fs::remove_file(target.join("slow")).unwrap();
+    let (git, _) = process(|words| {
+        words[0] == "git" && words.contains(&"push".to_owned()) && at(words, &target)
+    });
+    kill_process(git, Signal::KILL).unwrap();
+    world.until_equal("app", "app");
+    check(&target);
+}
+
+/// The last node that starts says how long the lock is.
+#[test]
+fn the_guard_knows_the_time_out_of_the_job() {
+    let world = World::new("[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\n");
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let target = world.target("app");
+    fs::write(target.join("slow"), "600").unwrap();
+    let _node = world.node(&["--drain-sec", "0", "--lock-timeout-sec", "300"]);
+    assert!(world.node(&[]).stop());
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("the push has begun", || pushes(&target) >= 1);
+    let (_, words) = process(|words| words.contains(&"guard".to_owned()) && at(words, &target));
+    let silence = words
+        .iter()
+        .skip_while(|word| *word != "--silence-ms")
+        .nth(1);
+    assert_eq!(silence.unwrap(), "600");
+}
+
+/// The process with such words in its command line.
+fn process(wanted: impl Fn(&[String]) -> bool) -> (Pid, Vec<String>) {
+    let processes = fs::read_dir("/proc").unwrap();
+    let found = processes.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let id = Pid::from_raw(path.file_name()?.to_str()?.parse().ok()?)?;
+        let line = text(&fs::read(path.join("cmdline")).ok()?);
+        let words: Vec<String> = line.split('\0').map(str::to_owned).collect();
+        wanted(&words).then_some((id, words))
+    });
+    found.last().unwrap()
+}
+
+fn at(words: &[String], target: &Path) -> bool {
+    words.iter().any(|word| Path::new(word) == target)
 }
 
 /// What a killed git leaves at its target must not be in the way of the next push, above all locks of refs.

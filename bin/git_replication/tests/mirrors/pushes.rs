@@ -48,7 +48,7 @@ fn gr_t110_to_t120_a_new_project_gets_where_it_belongs() {
 #[test]
 fn gr_t098_t121_t122_only_mirrors_delete() {
     let world = World::new(
-        "[remote \"mirror\"]\nurl = $DIR/mirror/${name}.git\nreplicationDelay = 0\nmirror = true\npush = +refs/heads/*:refs/heads/*\npush = ^refs/heads/secret\n\
+        "[remote \"mirror\"]\nurl = $DIR/mirror/${name}.git\nreplicationDelay = 0\nreplicationRetry = 0\nmirror = true\npush = +refs/heads/*:refs/heads/*\npush = ^refs/heads/secret\n\
          [remote \"keep\"]\nurl = $DIR/keep/${name}.git\nreplicationDelay = 0\n",
     );
     let source = world.project("app");
@@ -77,6 +77,66 @@ fn gr_t098_t121_t122_only_mirrors_delete() {
     );
     assert_eq!(refs(&mirror).into_values().collect::<Vec<_>>(), [rewritten]);
     assert_eq!(refs(&world.at("keep/app")).len(), 4);
+}
+
+/// Git leaves a damaged ref out of its lists, as if it had been deleted.
+#[test]
+fn a_damaged_ref_is_not_deleted_at_the_target() {
+    let world = World::new(
+        "[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nreplicationRetry = 0\nmirror = true\npush = +refs/*:refs/*\n",
+    );
+    let source = world.project("app");
+    world.commit("app", "refs/heads/a");
+    let commit = world.commit("app", "refs/heads/b");
+    let _node = world.node(&[]);
+    world.notify("app", &[]);
+    world.until_equal("app", "app");
+    world.until("it is idle", || world.row()["state"] == "idle");
+    let both = refs(&source);
+    fs::write(source.join("refs/heads/b"), "").unwrap();
+    world.notify("app", &["refs/heads/b"]);
+    world.until("it fails", || world.row()["state"] == "retrying");
+    let reason = world.row()["reason"].to_string();
+    assert!(reason.contains("broken ref refs/heads/b"), "{reason}");
+    let started = world.start(&["--all", "--now", "--wait"]);
+    assert_eq!(started.status.code(), Some(1), "{}", text(&started.stdout));
+    assert_eq!(refs(&world.at("app")), both);
+    fs::write(source.join("refs/heads/b"), commit + "\n").unwrap();
+    world.commit("app", "refs/heads/a");
+    world.until_equal("app", "app");
+}
+
+/// On NFS, another node may have made a ref, and even pushed it.
+#[test]
+fn a_ref_that_is_not_there_yet_is_looked_for_again() {
+    let world =
+        World::new("[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nmirror = true\n");
+    world.project("app");
+    let target = world.target("app");
+    world.commit_in(&target, "refs/heads/pushed");
+    let _node = world.node(&[]);
+    world.notify("app", &["refs/heads/pushed", "refs/heads/new"]);
+    world.until("the event is done", || {
+        world.row()["arrived"] == "" && world.row()["state"] != "running"
+    });
+    let row = world.row();
+    assert_eq!(
+        (&row["state"], &row["refs"]),
+        (
+            &"delayed".into(),
+            &"refs/heads/new, refs/heads/pushed".into()
+        ),
+        "{row}"
+    );
+    assert_eq!(refs(&target).len(), 1);
+    // Other events do not wait, and take it along.
+    for name in ["new", "pushed", "other"] {
+        world.commit("app", &format!("refs/heads/{name}"));
+    }
+    let dir = format!("--git-dir={}", target.display());
+    git(&[&dir, "update-ref", "-d", "refs/heads/pushed"]);
+    world.notify("app", &["refs/heads/other"]);
+    world.until_equal("app", "app");
 }
 
 /// Events and pushes of all refs do the same, whatever names refs get at the target.

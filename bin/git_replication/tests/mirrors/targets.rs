@@ -196,6 +196,29 @@ fn an_ssh_command_gets_the_repository_and_nothing_else() {
 }
 
 #[test]
+fn only_a_repository_that_was_created_is_logged_as_created() {
+    let world = World::new(
+        "[remote \"a\"]\nurl = git@mirror.example.com:${name}.git\nreplicationDelay = 0\n",
+    );
+    let ssh = world.path("ssh");
+    let missing = "fatal: 'app.git' does not appear to be a git repository";
+    script(
+        &ssh,
+        &format!("#!/bin/sh\necho \"{missing}\" >&2\nexit 128\n"),
+    );
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let _node = world.node_with(&[], &[("GIT_SSH_COMMAND", ssh.to_str().unwrap())]);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("it is given up", || world.row()["state"] == "dead");
+    assert!(
+        !world.log().contains("created a repository"),
+        "{}",
+        world.log()
+    );
+}
+
+#[test]
 fn the_queue_tells_why_ssh_failed() {
     let world = World::new(
         "[remote \"a\"]\nurl = git@mirror.example.com:${name}.git\nreplicationDelay = 0\n",
