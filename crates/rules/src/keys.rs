@@ -5,7 +5,7 @@
 //! (52, 14)                        = versionstamp      changes with every rule; watched
 //! (52, 14, instance, document id) = [database, rev]   an enabled rule, in the database of this name
 //! (52, 20, server, instance, document id) = rev|source|…  a rule whose databases were looked for, for the source of this name
-//! (52, 21, server, database)              = sequence      a database that rules ask for calls about, when it was last looked at
+//! (52, 21, server, database)              = sequence      a database that rules ask for calls about, when it was last looked at; empty: it could not be read
 //! (52, 22, instance, document id)         = rev           where the last rule of this id was deleted, or stopped asking for calls
 //! (52, 23, instance, document id)         = rev           the same, until the jobs of that rule are removed
 //! (52, 23, instance, "")                  = ""            all rules of a deleted database, until their jobs are removed
@@ -92,6 +92,9 @@ pub(crate) fn is_seeded_in(value: &[u8], rev: &str) -> bool {
 pub(crate) fn all_seeded(server: &str) -> KeyRange {
     below(&(LAYER, SEEDED, server))
 }
+
+/// The value of [`seen`] for a database that could not be read.
+pub(crate) const UNREAD: &[u8] = b"";
 
 pub(crate) fn seen(server: &str, database: &str) -> Vec<u8> {
     pack(&(LAYER, SEEN, server, database))

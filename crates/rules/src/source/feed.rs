@@ -11,6 +11,7 @@ use futures::stream;
 use tokio::time::{Duration, Instant, timeout, timeout_at};
 
 use super::options::{FeedKind, Source};
+use super::seed::ASKED_AT_ONCE;
 use super::sweep::{ANSWER_MAX, ASKED_MAX, NAMES_MAX};
 use crate::rule::Event;
 
@@ -44,7 +45,7 @@ enum Rows {
 pub(super) fn request_options() -> RequestOptions {
     RequestOptions {
         // Besides the questions of a sweep: the feed, and looks for the databases of rules.
-        http_connections: ASKED_MAX + 4,
+        http_connections: ASKED_MAX + ASKED_AT_ONCE + 4,
         ..RequestOptions::default()
     }
 }

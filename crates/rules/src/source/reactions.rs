@@ -390,6 +390,8 @@ struct Facts {
     seeded: HashSet<Vec<u8>>,
     /// Keys of databases that have been looked at.
     seen: HashSet<Vec<u8>>,
+    /// Those of them that could not be read.
+    unread: HashSet<Vec<u8>>,
 }
 
 impl Facts {
@@ -413,14 +415,17 @@ impl Facts {
         let there = databases(source, reactions).into_iter();
         let there = there.filter_map(|(key, is_there)| is_there.then_some(key));
         let seen = there.map(|key| async move {
-            let is_seen = snapshot.get(&key).await?.is_some();
-            Ok::<_, store::Error>(is_seen.then_some(key))
+            let row = snapshot.get(&key).await?;
+            Ok::<_, store::Error>(row.map(|row| (key, *row == *keys::UNREAD)))
         });
         let (seeded, seen) = try_join(try_join_all(seeded), try_join_all(seen)).await?;
+        let seen: Vec<_> = seen.into_iter().flatten().collect();
+        let unread = seen.iter().filter(|(_, is_unread)| *is_unread);
         Ok(Self {
             server: server.to_owned(),
             seeded: seeded.into_iter().flatten().collect(),
-            seen: seen.into_iter().flatten().collect(),
+            unread: unread.map(|(key, _)| key.clone()).collect(),
+            seen: seen.into_iter().map(|(key, _)| key).collect(),
         })
     }
 
@@ -436,7 +441,11 @@ impl Facts {
 
     fn signal(&self, listen: &Listen) -> jobs::Result<Signal> {
         let mut signal = listen.signal.clone();
-        if !listen.is_there() || !self.is_seeded(&listen.rule) {
+        let is_unread = || {
+            let key = keys::seen(&self.server, &listen.database);
+            self.unread.contains(&key)
+        };
+        if !listen.is_there() || !self.is_seeded(&listen.rule) || is_unread() {
             return Ok(Listeners::at_the_newest(signal));
         }
         signal.create |= self.is_new(&listen.rule, &listen.database);

@@ -1,59 +1,62 @@
 //! What rules ask for about databases that were there before them, and about those whose events were lost.
 
+mod again;
 mod before;
 mod rows;
+mod unread;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use couch::{Error, ListedDatabase, Seq, Server};
+use couch::{Error, Seq, Server};
 use percent_encoding::percent_decode_str;
 use scheduler::ServiceError;
 use store::Transaction;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::options::{FEED_DELAY, FeedKind, Source, SourceOptions};
 use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, RuleBook, portions};
-use super::sweep::{ANSWER_MAX, NAMES_MAX, Stopped, is_made_anew};
-use crate::rule::{Compiled, Event, Seen, Set};
-use before::{Before, PAGE, PAUSE};
-use rows::{mark, rows_after, seen, unseeded};
-
-/// After this many unreadable databases, a look stops asking for them one by one: each request may take long to fail.
-const FAILED_MAX: usize = 10;
+use super::sweep::{NAMES_MAX, Stopped};
+use crate::rule::{Compiled, Event, RuleId, Seen, Set};
+use again::listen_again;
+use before::{Before, PAGE, PAUSE, records};
+use rows::{mark, rows_after, seen, set_unread, unseeded};
+pub(super) use unread::ASKED_AT_ONCE;
+use unread::Unread;
 
 /// Looks for the databases of new rules whenever rules change, and now and then for what events did not report: often
 /// while `polls` says that there are no events.
 pub(super) async fn seed_forever(
     reactions: Reactions<'_>,
     connection: &Server,
+    polls: watch::Receiver<bool>,
+) -> ServiceError {
+    let unread = Unread::default();
+    tokio::select! {
+        error = look_forever(&reactions, connection, polls, &unread) => error,
+        error = unread.ask_forever(&reactions, connection) => error,
+    }
+}
+
+async fn look_forever(
+    reactions: &Reactions<'_>,
+    connection: &Server,
     mut polls: watch::Receiver<bool>,
+    unread: &Unread,
 ) -> ServiceError {
     let (book, source) = (reactions.book, reactions.source);
-    let (mut rules, mut failures) = (book.rules.clone(), 0);
-    let (mut looked, mut has_warned) = (Instant::now(), false);
+    let (mut rules, mut failures, mut looked) = (book.rules.clone(), 0, Instant::now());
     let before = &mut Before::default();
     loop {
         rules.mark_unchanged();
         let mut began = Instant::now();
-        let mut done = seed(&reactions, connection, before, false).await;
+        let mut done = seed(reactions, connection, before, unread, false).await;
         loop {
-            let is_done = matches!(&done, Ok(unread) if unread.names.is_empty());
-            failures = if is_done { 0 } else { failures + 1 };
+            failures = if done.is_ok() { 0 } else { failures + 1 };
             match done {
-                Ok(unread) => {
-                    if let (false, Some(name)) = (has_warned, unread.names.first()) {
-                        tracing::warn!(
-                            source = source.name(),
-                            database = name,
-                            error = unread.reason,
-                            "cannot read a database that rules are about"
-                        );
-                    }
-                    has_warned = !is_done;
-                }
+                Ok(()) => {}
                 Err(Stopped::Store(error)) => return error,
                 Err(Stopped::Server(error)) => {
                     tracing::debug!(source = source.name(), %error, "cannot look for the databases of rules");
@@ -69,7 +72,7 @@ pub(super) async fn seed_forever(
                 () = wait(&mut polls, source.options(), looked, began.elapsed(), failures) => {}
             }
             began = Instant::now();
-            done = look(&reactions, connection, before).await;
+            done = look(reactions, connection, before, unread).await;
             looked = Instant::now();
         }
     }
@@ -80,16 +83,17 @@ async fn look(
     reactions: &Reactions<'_>,
     connection: &Server,
     before: &mut Before,
-) -> Result<Unread, Stopped> {
+    unread: &Unread,
+) -> Result<(), Stopped> {
     // Those of new rules first, as they are now: all others that are not known have come since the last look.
-    let seeded = match seed(reactions, connection, before, false).await {
+    let seeded = match seed(reactions, connection, before, unread, false).await {
         Err(Stopped::Store(error)) => return Err(error.into()),
-        // A database that cannot be read does not hold up the others.
+        // What cannot be listed does not hold up the others.
         seeded => seeded,
     };
     reactions.heard.begin_look();
-    listen_again(reactions, connection).await?;
-    seed(reactions, connection, before, true).await?;
+    listen_again(reactions, connection, unread).await?;
+    seed(reactions, connection, before, unread, true).await?;
     reactions.heard.end_look();
     seeded
 }
@@ -122,24 +126,12 @@ pub(super) async fn wait(
 /// What a look is for.
 enum Look<'a> {
     /// The databases of rules that have not been looked for.
-    New(&'a Before),
+    New {
+        before: &'a Before,
+        unread: &'a Unread,
+    },
     /// All databases. Those that were there at the last look concern these rules only.
     All { about_known: &'a Set },
-}
-
-/// Databases of new rules that could not be read.
-#[derive(Default)]
-struct Unread {
-    names: Vec<String>,
-    /// Why the first one could not be read.
-    reason: Option<String>,
-}
-
-impl Unread {
-    fn add(&mut self, name: String, reason: String) {
-        self.names.push(name);
-        self.reason.get_or_insert(reason);
-    }
 }
 
 /// Looks for the databases of rules that are new, or for all databases of all rules, as of those created unnoticed.
@@ -147,8 +139,9 @@ async fn seed(
     reactions: &Reactions<'_>,
     connection: &Server,
     before: &mut Before,
+    unread: &Unread,
     all: bool,
-) -> Result<Unread, Stopped> {
+) -> Result<(), Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let set = book.current().await?;
     let mut rules = unseeded(book, source, &set).await?;
@@ -161,7 +154,7 @@ async fn seed(
         before.settle(book, source, &set, &rules).await?;
     }
     if rules.is_empty() {
-        return Ok(Unread::default());
+        return Ok(());
     }
     if all {
         reactions.begin_look();
@@ -175,37 +168,30 @@ async fn seed(
         let about_known = about_known.filter(|rule| !rule.rule.databases.only_created());
         Set::new(about_known.cloned())
     });
-    let look = if let Some(about_known) = &about_known {
+    let look = &if let Some(about_known) = &about_known {
         Look::All { about_known }
     } else {
         if exact.is_none() {
             before.list(book, connection, source, &rules).await?;
         }
-        Look::New(before)
+        Look::New { before, unread }
     };
-    let (look, mut unread) = (&look, Unread::default());
-    let failed = &mut unread;
     if let Some(names) = exact {
         for names in names.chunks(NAMES_MAX) {
             if all {
                 let there = existing(connection, names).await?;
-                seed_some(reactions, connection, &set, &there, look, failed).await?;
+                seed_some(reactions, connection, &set, &there, look).await?;
                 sleep(PAUSE).await;
             } else {
-                seed_some(reactions, connection, &set, names, look, failed).await?;
+                seed_some(reactions, connection, &set, names, look).await?;
             }
         }
     } else {
-        seed_listed(reactions, connection, &set, look, failed).await?;
+        seed_listed(reactions, connection, &set, look).await?;
     }
     if all {
         reactions.end_look();
     } else {
-        // A database that was not looked at would be new later.
-        let unfinished = unread.names.iter();
-        let unfinished = unfinished.flat_map(|name| set.matching(source, name));
-        let unfinished: HashSet<_> = unfinished.map(|(rule, _)| rule.id.clone()).collect();
-        rules.retain(|rule| !unfinished.contains(&rule.id));
         // Jobs of earlier revisions that these do not ask for.
         let edited = |rule: &&Arc<Compiled>| !rule.rev.starts_with("1-") && rule.is_about(source);
         for rule in rules.iter().filter(edited) {
@@ -214,7 +200,7 @@ async fn seed(
         mark(book, source, &rules).await?;
         before.add(&rules);
     }
-    Ok(unread)
+    Ok(())
 }
 
 /// The databases that rules are about, in order, if each rule is about one.
@@ -235,30 +221,23 @@ fn exact_names(source: &Source, set: &Set, rules: &[Arc<Compiled>]) -> Option<Ve
     Some(names)
 }
 
-/// Sequences of databases, `None` of one that is missing.
+/// Sequences of databases, as far as the server tells them in one answer; `None` if it never does.
 ///
-/// CouchDB lists a database as missing whenever it cannot read it, as while a node is down. So each of these is asked for by
-/// itself. One that still cannot be read is left out; after too many of these in a look, so are all that are listed as missing.
+/// CouchDB lists a database as missing whenever it cannot read it, as while a node is down. [`Unread`] asks for each of
+/// these by itself.
 async fn sequences(
     connection: &Server,
     names: &[String],
-    failed: &mut Unread,
-) -> Result<Vec<(String, Option<Seq>)>, Error> {
-    let mut found = Vec::new();
-    for ListedDatabase { name, update_seq } in connection.dbs_info(names).await? {
-        if update_seq.is_some() {
-            found.push((name, update_seq));
-        } else if failed.names.len() < FAILED_MAX {
-            match timeout(ANSWER_MAX, connection.update_seq(&name)).await {
-                Ok(Ok(update_seq)) => found.push((name, update_seq)),
-                Ok(Err(error)) => failed.add(name, wire::chain(&error)),
-                Err(late) => failed.add(name, wire::chain(&late)),
-            }
-        } else {
-            failed.names.push(name);
+) -> Result<Option<HashMap<String, Seq>>, Error> {
+    match connection.dbs_info(names).await {
+        Ok(listed) => {
+            let told = listed.into_iter();
+            let told = told.filter_map(|one| Some((one.name, one.update_seq?)));
+            Ok(Some(told.collect()))
         }
+        Err(error) if error.is_refusal() && error.status() != Some(429) => Ok(None),
+        Err(error) => Err(error),
     }
-    Ok(found)
 }
 
 /// Those of these databases that are there; all, if the server does not tell.
@@ -279,7 +258,6 @@ async fn seed_listed(
     connection: &Server,
     set: &Set,
     look: &Look<'_>,
-    failed: &mut Unread,
 ) -> Result<(), Stopped> {
     let source = reactions.source;
     let matches = |name: &&String| source.follows(name) && !set.matching(source, name).is_empty();
@@ -288,7 +266,7 @@ async fn seed_listed(
         let page = connection.all_dbs(after.as_deref(), PAGE).await?;
         let names: Vec<String> = page.iter().filter(matches).cloned().collect();
         for names in names.chunks(NAMES_MAX) {
-            seed_some(reactions, connection, set, names, look, failed).await?;
+            seed_some(reactions, connection, set, names, look).await?;
         }
         if page.len() < PAGE {
             return Ok(());
@@ -305,7 +283,6 @@ async fn seed_some(
     set: &Set,
     names: &[String],
     look: &Look<'_>,
-    failed: &mut Unread,
 ) -> Result<(), Stopped> {
     let (book, server) = (reactions.book, reactions.source.server().url_text());
     let known = seen(book, server, names).await?;
@@ -326,33 +303,62 @@ async fn seed_some(
                 found.add(reactions, for_one).await?;
             }
         }
-        Look::New(before) => {
-            // The feed may be about to report that a database is new: its jobs wait for that.
-            let news_ms = match reactions.source.options().feed {
-                FeedKind::DbsInfo => 0,
-                _ => i64::try_from(FEED_DELAY.as_millis()).unwrap_or_default(),
-            };
-            for (name, seq) in sequences(connection, names, failed).await? {
-                let Some(seq) = &seq else { continue };
-                let is_known = known.contains(&name);
-                let new = before.new_to(reactions.source, set, &name, is_known);
-                let seen = Some(Seen { seq, news_ms });
-                let updated = |set| reactions.for_one(set, &name, Event::Updated, seen, now_ms);
-                let for_one = if new.is_empty() {
-                    updated(set)
+        Look::New { before, unread } => {
+            let told = sequences(connection, names).await?.unwrap_or_default();
+            let mut left = Vec::new();
+            for name in names {
+                let is_known = known.contains(name);
+                let new = before.new_to(reactions.source, set, name, is_known);
+                if let Some(seq) = told.get(name) {
+                    let for_one = for_first(reactions, set, new, name, seq);
+                    found.add(reactions, for_one).await?;
                 } else {
-                    let matching = set.matching(reactions.source, &name).into_iter();
-                    let old = matching.map(|(rule, _)| rule);
-                    let old = old.filter(|rule| !new.iter().any(|new| new.id == rule.id));
-                    let (mut for_one, new) = (updated(&Set::new(old)), Set::new(new));
-                    for_one.extend(reactions.for_one(&new, &name, Event::Created, None, now_ms));
-                    for_one
-                };
-                found.add(reactions, for_one).await?;
+                    left.push((name, ids(&new)));
+                }
+            }
+            // Unless they are stored, they would be new later.
+            let is_old = |(name, new): &&(&String, HashSet<RuleId>)| {
+                let matching = set.matching(reactions.source, name).into_iter();
+                let mut old = matching.filter(|(rule, _)| !new.contains(&rule.id));
+                old.any(|(rule, _)| records(&rule))
+            };
+            let old: Vec<_> = left.iter().filter(is_old).map(|(name, _)| *name).collect();
+            set_unread(book, server, &old).await?;
+            for (name, new) in left {
+                unread.add(name, new);
             }
         }
     }
     Ok(found.react(reactions).await?)
+}
+
+/// What rules ask for because of a database that they have not looked at, and that is new to some.
+fn for_first(
+    reactions: &Reactions<'_>,
+    set: &Set,
+    new: Vec<Arc<Compiled>>,
+    name: &str,
+    seq: &Seq,
+) -> Vec<Reaction> {
+    let now_ms = reactions.book.replications.jobs().clock().now_ms();
+    // The feed may be about to report that a database is new: its jobs wait for that.
+    let news_ms = match reactions.source.options().feed {
+        FeedKind::DbsInfo => 0,
+        _ => i64::try_from(FEED_DELAY.as_millis()).unwrap_or_default(),
+    };
+    let seen = Some(Seen { seq, news_ms });
+    let newer = ids(&new);
+    let matching = set.matching(reactions.source, name).into_iter();
+    let old = matching.map(|(rule, _)| rule);
+    let old = Set::new(old.filter(|rule| !newer.contains(&rule.id)));
+    let mut all = reactions.for_one(&old, name, Event::Updated, seen, now_ms);
+    let new = Set::new(new);
+    all.extend(reactions.for_one(&new, name, Event::Created, None, now_ms));
+    all
+}
+
+fn ids(rules: &[Arc<Compiled>]) -> HashSet<RuleId> {
+    rules.iter().map(|rule| rule.id.clone()).collect()
 }
 
 /// What rules ask for because of databases that a look has found.
@@ -403,75 +409,8 @@ pub(super) async fn known_after(
 ) -> Result<(Vec<String>, Option<Vec<u8>>), ServiceError> {
     let rows = rows_after(book, source.server().url_text(), after, NAMES_MAX).await?;
     let last = rows.last().filter(|_| rows.len() == NAMES_MAX);
-    let next = last.map(|(key, ..)| key.clone());
-    let mut names: Vec<_> = rows.into_iter().map(|(_, name, _)| name).collect();
+    let next = last.map(|row| row.key.clone());
+    let mut names: Vec<_> = rows.into_iter().map(|row| row.name).collect();
     names.retain(|name| source.follows(name));
     Ok((names, next))
-}
-
-/// Signals the jobs of databases that rules ask for calls about and that have changed since the last look; remembers their
-/// sequences in the same transaction.
-async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<(), Stopped> {
-    let (book, source) = (reactions.book, reactions.source);
-    let (server, set) = (source.server().url_text(), book.current().await?);
-    let (mut after, mut failed): (Option<Vec<u8>>, _) = (None, Unread::default());
-    loop {
-        let mut rows = rows_after(book, server, after.as_deref(), NAMES_MAX).await?;
-        let is_last = rows.len() < NAMES_MAX;
-        after = rows.last().map(|(key, ..)| key.clone());
-        rows.retain(|(_, name, _)| source.follows(name));
-        let names: Vec<String> = rows.iter().map(|(_, name, _)| name.clone()).collect();
-        let listed = if names.is_empty() {
-            Vec::new()
-        } else {
-            sequences(connection, &names, &mut failed).await?
-        };
-        let mut rows: HashMap<_, _> = rows
-            .into_iter()
-            .map(|(key, name, seq)| (name, (key, seq)))
-            .collect();
-        let now_ms = book.replications.jobs().clock().now_ms();
-        for (name, seq) in listed {
-            let Some((key, before)) = &rows.remove(&name) else {
-                continue;
-            };
-            let Some(seq) = seq else {
-                let clear = |tx: Transaction| async move {
-                    tx.clear(key);
-                    Ok::<_, ServiceError>(())
-                };
-                book.replications
-                    .jobs()
-                    .store()
-                    .transact("forget_database", clear)
-                    .await?;
-                continue;
-            };
-            if before.is_same(&seq) {
-                continue;
-            }
-            if !before.is_null() {
-                let since = (!is_made_anew(before, &seq)).then_some(before);
-                reactions.heard.changed(&name, since);
-            }
-            let seen = Some(Seen {
-                seq: before,
-                news_ms: 0,
-            });
-            let for_one = &reactions.for_one(&set, &name, Event::Updated, seen, now_ms);
-            let op = book.replications.jobs().op();
-            let seq = &seq;
-            (book.replications.jobs().store())
-                .transact("listen_again", |tx| async move {
-                    book.react_in(&tx, &op, source, for_one).await?;
-                    tx.set(key, seq.as_json().as_bytes());
-                    Ok::<_, ServiceError>(())
-                })
-                .await?;
-        }
-        sleep(PAUSE).await;
-        if is_last {
-            return Ok(());
-        }
-    }
 }

@@ -184,17 +184,36 @@ impl World {
 
     /// Waits until the databases of this many rules have been looked for.
     pub(crate) async fn until_seeded(&self, rules: usize) {
-        let begin = store::tuple::pack(&(52_u16, 20_u16));
+        self.until(async || self.rows(20).await.len() == rules)
+            .await;
+    }
+
+    /// The databases that were there when the last first look began, as stored.
+    pub(crate) async fn there(&self) -> Vec<Vec<u8>> {
+        self.rows(24).await
+    }
+
+    /// The values of a table of rules.
+    async fn rows(&self, table: u16) -> Vec<Vec<u8>> {
+        let begin = store::tuple::pack(&(52_u16, table));
         let range = &KeyRange::prefix(&begin);
-        let seeded = async || {
-            let look = |tx: Transaction| async move {
-                let rows = tx.get_range(range.clone(), RangeOptions::default());
-                rows.collect().await
-            };
-            let rows: store::Result<Vec<_>> = self.store.transact("look", look).await;
-            rows.unwrap().len() == rules
+        let look = |tx: Transaction| async move {
+            let rows = tx.get_range(range.clone(), RangeOptions::default());
+            rows.collect().await
         };
-        self.until(seeded).await;
+        let rows: store::Result<Vec<_>> = self.store.transact("look", look).await;
+        rows.unwrap()
+            .into_iter()
+            .map(|row| row.value.to_vec())
+            .collect()
+    }
+
+    /// Waits until rules listen to this many databases, and none of them runs.
+    pub(crate) async fn until_listening(&self, databases: u64) {
+        let ty = &jobs::JobType::new("listen").unwrap();
+        let jobs = self.replications.jobs();
+        self.until(async || jobs.counts(ty).await.unwrap().finished == databases)
+            .await;
     }
 
     /// The row of a rule in `_scheduler/docs`.

@@ -12,6 +12,7 @@ mod remotes;
 mod repeated;
 mod rules_of_sources;
 mod spiegel;
+mod unread;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use peer::{Faults, On};

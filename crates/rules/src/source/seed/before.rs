@@ -169,7 +169,7 @@ impl Before {
 }
 
 /// Whether a rule treats new databases differently, so the ones it has seen must be recorded.
-fn records(rule: &Compiled) -> bool {
+pub(super) fn records(rule: &Compiled) -> bool {
     matches!(rule.rule.task, Task::Call(_)) || rule.rule.databases.only_created()
 }
 

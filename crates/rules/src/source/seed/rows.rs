@@ -21,8 +21,27 @@ const PAGE_BYTES: usize = 80_000;
 /// Pages per transaction.
 const PAGES: usize = 10;
 
-/// A database that has been looked at: its key, its name and its sequence then.
-pub(super) type Row = (Vec<u8>, String, Seq);
+/// A database that has been looked at.
+pub(super) struct Row {
+    pub(super) key: Vec<u8>,
+    pub(super) name: String,
+    /// Its sequence then; `None` if it could not be read.
+    pub(super) seq: Option<Seq>,
+}
+
+impl Row {
+    fn new(key: &[u8], value: &[u8]) -> Option<Self> {
+        let seq = match value {
+            keys::UNREAD => None,
+            value => Some(Seq::from_json(std::str::from_utf8(value).ok()?)?),
+        };
+        Some(Self {
+            key: key.to_vec(),
+            name: keys::seen_database(key)?,
+            seq,
+        })
+    }
+}
 
 /// Those of these databases that have been looked at.
 pub(super) async fn seen(
@@ -182,12 +201,53 @@ pub(super) async fn rows_after(
             }
             let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
             let rows = rows.collect().await?;
-            let seen = rows.into_iter().filter_map(|row| {
-                let name = keys::seen_database(&row.key)?;
-                let seq = Seq::from_json(std::str::from_utf8(&row.value).ok()?)?;
-                Some((row.key.to_vec(), name, seq))
-            });
+            let seen = rows.iter();
+            let seen = seen.filter_map(|row| Row::new(&row.key, &row.value));
             Ok::<_, ServiceError>(seen.collect())
+        })
+        .await
+}
+
+pub(super) async fn row(
+    book: &RuleBook,
+    server: &str,
+    name: &str,
+) -> Result<Option<Row>, ServiceError> {
+    let key = &keys::seen(server, name);
+    (book.replications.jobs().store())
+        .transact("look_at_database", |tx| async move {
+            let value = tx.snapshot().get(key).await?;
+            Ok::<_, ServiceError>(value.and_then(|value| Row::new(key, &value)))
+        })
+        .await
+}
+
+/// Stores that rules have come across these databases, which cannot be read.
+pub(super) async fn set_unread(
+    book: &RuleBook,
+    server: &str,
+    names: &[&String],
+) -> Result<(), ServiceError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    (book.replications.jobs().store())
+        .transact("unread_databases", |tx| async move {
+            for name in names {
+                tx.set(&keys::seen(server, name), keys::UNREAD);
+            }
+            Ok::<_, ServiceError>(())
+        })
+        .await
+}
+
+/// A database is missing.
+pub(super) async fn forget(book: &RuleBook, server: &str, name: &str) -> Result<(), ServiceError> {
+    let key = &keys::seen(server, name);
+    (book.replications.jobs().store())
+        .transact("forget_database", |tx| async move {
+            tx.clear(key);
+            Ok::<_, ServiceError>(())
         })
         .await
 }
