@@ -138,13 +138,7 @@ pub(super) fn finish(
     let (signal_ms, next) = (new.take_signal(), new.next.take());
     let signal_ms = signal_ms.filter(|_| !cx.planted.is(Bug::SignalForgotten));
     let dead = finish.dead && next.is_none() && !cx.planted.is(Bug::DeadIsFinished);
-    new.stalls = match (back_off || dead, finish.unused) {
-        // No run has failed with the creator's newer data yet.
-        _ if next.as_ref().is_some_and(Next::is_new) => 0,
-        (true, _) => new.stalls.saturating_add(1),
-        (false, true) => new.stalls,
-        (false, false) => 0,
-    };
+    new.stalls = stalls_after(new.stalls, next.as_ref(), back_off || dead, finish.unused);
     let due_ms = match &next {
         None => signal_ms.filter(|_| !dead),
         Some(next) => Some(next.merged(signal_ms, back_off)),
@@ -178,6 +172,17 @@ pub(super) fn finish(
         step.tell.clear();
     }
     Ok(step)
+}
+
+/// Unsuccessful runs in a row after another run.
+fn stalls_after(before: u32, next: Option<&Next>, fails: bool, unused: bool) -> u32 {
+    match (fails, unused) {
+        // No run has failed with the creator's newer data yet.
+        _ if next.is_some_and(Next::is_new) => 0,
+        (true, _) => before.saturating_add(1),
+        (false, true) => before,
+        (false, false) => 0,
+    }
 }
 
 impl Next {
