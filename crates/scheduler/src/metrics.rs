@@ -6,6 +6,7 @@ use metrics::{counter, gauge, histogram};
 
 use crate::data::Census;
 use crate::outcome::Outcome;
+use crate::run::Reason;
 
 pub(crate) fn accepted(jobs: usize) {
     counter!("couchdb_couch_replicator_jobs_accepts_total").increment(jobs as u64);
@@ -18,8 +19,20 @@ pub(crate) fn woken(after_ms: i64) {
         .record(Duration::from_millis(after_ms).as_secs_f64());
 }
 
-pub(crate) fn started() {
+/// A run has started; with a trigger, for this reason and some milliseconds after it was due.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a time in milliseconds is less than 2^52"
+)]
+pub(crate) fn started(reason: Option<Reason>, now_ms: i64, due_ms: i64) {
     counter!("couchdb_couch_replicator_jobs_starts_total").increment(1);
+    if let Some(reason) = reason {
+        let late_ms = u64::try_from(now_ms.saturating_sub(due_ms)).unwrap_or_default();
+        counter!("davenport_triggered_runs_total", "reason" => reason.as_str()).increment(1);
+        histogram!("davenport_triggered_late_seconds")
+            .record(Duration::from_millis(late_ms).as_secs_f64());
+        gauge!("davenport_triggered_last_start_timestamp_seconds").set(now_ms as f64 / 1000.0);
+    }
 }
 
 pub(crate) fn ended(outcome: Outcome) {
@@ -56,11 +69,14 @@ pub(crate) fn queue(pending: u64, total: u64) {
     gauge!("couchdb_couch_replicator_jobs_total").set(total as f64);
 }
 
-/// All replications of the service by state; the same on every node.
+/// All replications of the service by state, and triggered ones by what they wait for; the same on every node.
 #[expect(clippy::cast_precision_loss, reason = "there are fewer than 2^52 jobs")]
 pub(crate) fn replications(census: &Census) {
     for (state, jobs) in census.by_state() {
         gauge!("davenport_replications", "state" => state).set(jobs as f64);
+    }
+    for (waits_for, jobs) in census.triggered() {
+        gauge!("davenport_triggered_replications", "waits_for" => waits_for).set(jobs as f64);
     }
 }
 

@@ -50,6 +50,8 @@ use replication::params::Replication;
 use end::End;
 use outage::Servers;
 pub(crate) use shown::{STUCK, Shown, watched};
+pub(crate) use sleep::Reason;
+use sleep::Woken;
 use start::Begun;
 
 /// How long a run may take to stop when its node stops.
@@ -228,12 +230,10 @@ impl Work<'_> {
             Ok(replication) => replication,
             Err(end) => return Ok(end),
         };
-        if let Some(end) = Box::pin(self.woken(&replication, data)).await? {
-            return Ok(end);
-        }
-        if let Some(end) = self.lacking(&replication, data) {
-            return Ok(end);
-        }
+        let reason = match Box::pin(self.ready(&replication, data)).await? {
+            Woken::Runs(reason) => reason,
+            Woken::Ends(end) => return Ok(end),
+        };
         // Only the first run belongs to the trace of the request that created the job; later runs would bury it.
         let asked = data.trace.take();
         let start_permit = tokio::select! {
@@ -275,7 +275,7 @@ impl Work<'_> {
                 () = tokio::time::sleep(LEAVING_PAUSE) => {}
             }
         };
-        crate::metrics::started();
+        crate::metrics::started(reason, self.runner.now_ms(), self.accepted.ready_ms);
         let run = Run {
             replication,
             identity,
@@ -293,6 +293,21 @@ impl Work<'_> {
         Ok(self
             .keep_running(run, data, (permit, start_permit), asked)
             .await)
+    }
+
+    /// Whether a claimed job runs now, with all that it needs.
+    async fn ready(
+        &self,
+        replication: &Replication,
+        data: &mut JobData,
+    ) -> Result<Woken, ServiceError> {
+        let woken = self.woken(replication, data).await?;
+        if let Woken::Runs(_) = &woken
+            && let Some(end) = self.lacking(replication, data)
+        {
+            return Ok(Woken::Ends(end));
+        }
+        Ok(woken)
     }
 
     /// What a job lacks that starts: since when it is behind, and limits, which the end of the run sets.

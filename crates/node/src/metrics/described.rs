@@ -190,6 +190,10 @@ const LABELLED: &[(&str, &str)] = &[
         "Jobs that this node woke, by source.",
     ),
     (
+        "davenport_triggered_runs_total",
+        "Runs of triggered replications that this node started, by reason.",
+    ),
+    (
         "davenport_webhook_calls_total",
         "Calls of endpoints by this node, by rule and outcome.",
     ),
@@ -278,6 +282,14 @@ const GAUGES: &[(&str, &str)] = &[
         "Whether this node follows a source, by source and feed: 1 or 0.",
     ),
     (
+        "davenport_triggered_last_start_timestamp_seconds",
+        "When this node last started a run of a triggered replication, in Unix time.",
+    ),
+    (
+        "davenport_triggered_replications",
+        "Triggered replications that sleep, by what they wait for.",
+    ),
+    (
         "davenport_webhook_in_flight",
         "Calls of webhooks in progress on this node.",
     ),
@@ -311,6 +323,10 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     (
         "davenport_replicator_wake_seconds",
         "Time from the first reported change of its source until a sleeping replication runs.",
+    ),
+    (
+        "davenport_triggered_late_seconds",
+        "How long triggered replications had been due when this node started them.",
     ),
     (
         "davenport_webhook_attempts",

@@ -19,6 +19,13 @@ const COMPLETED: u8 = 6;
 const FAILED: u8 = 7;
 const UNREACHABLE: u8 = 8;
 const ASLEEP: u8 = 9;
+/// Asleep, with a trigger: until a change, a time, the next look at a server that is not followed, or the next run, because
+/// the source has changed.
+const UNTIL_CHANGE: u8 = 10;
+const UNTIL_TIME: u8 = 11;
+const UNTIL_POLL: u8 = 12;
+const UNTIL_RUN: u8 = 13;
+const SLEEPS: [u8; 5] = [ASLEEP, UNTIL_CHANGE, UNTIL_TIME, UNTIL_POLL, UNTIL_RUN];
 /// Undecodable data, which no job should have.
 const UNKNOWN: u8 = 15;
 
@@ -33,7 +40,44 @@ struct Labelled {
     #[serde(default)]
     unreachable: Option<IgnoredAny>,
     #[serde(default)]
-    asleep: Option<IgnoredAny>,
+    asleep: Option<Sleep>,
+    #[serde(default)]
+    shown: Trigger,
+}
+
+#[derive(Deserialize)]
+struct Sleep {
+    #[serde(default)]
+    watches: Option<IgnoredAny>,
+    #[serde(default)]
+    polls: bool,
+    wake: Wake,
+}
+
+#[derive(Deserialize)]
+struct Wake {
+    #[serde(default)]
+    seq: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+struct Trigger {
+    #[serde(default)]
+    triggered: bool,
+}
+
+impl Sleep {
+    fn label(&self, triggered: bool) -> u8 {
+        match self {
+            _ if !triggered => ASLEEP,
+            Self { wake, .. } if wake.seq.is_none() => UNTIL_RUN,
+            Self { polls: true, .. } => UNTIL_POLL,
+            Self { watches: None, .. } => UNTIL_TIME,
+            Self {
+                watches: Some(_), ..
+            } => UNTIL_CHANGE,
+        }
+    }
 }
 
 /// The label of a job's data.
@@ -43,7 +87,9 @@ pub(crate) fn label(data: &[u8]) -> u8 {
         Ok(data) => match data.state {
             JobState::Pending if data.paused => PAUSED,
             JobState::Pending => PENDING,
-            JobState::Running if data.asleep.is_some() => ASLEEP,
+            JobState::Running if let Some(asleep) = &data.asleep => {
+                asleep.label(data.shown.triggered)
+            }
             JobState::Running if data.unreachable.is_some() => UNREACHABLE,
             JobState::Running if data.idle => IDLE,
             JobState::Running => RUNNING,
@@ -64,8 +110,8 @@ pub(crate) fn counted(counts: &BTreeMap<(State, u8), u64>, state: State) -> u64 
 
 /// The number of jobs that wait for a node; those that sleep do not.
 pub(crate) fn waiting(counts: &BTreeMap<(State, u8), u64>) -> u64 {
-    let asleep = counts.get(&(State::Pending, ASLEEP));
-    counted(counts, State::Pending) - asleep.copied().unwrap_or_default()
+    let asleep = SLEEPS.map(|label| counts.get(&(State::Pending, label)));
+    counted(counts, State::Pending) - asleep.into_iter().flatten().sum::<u64>()
 }
 
 /// The number of jobs by state, as users see it.
@@ -82,6 +128,11 @@ pub(crate) struct Census {
     pub(crate) unreachable: u64,
     /// Of the pending ones.
     pub(crate) paused: u64,
+    /// Of the idle ones, those with a trigger.
+    pub(crate) until_change: u64,
+    pub(crate) until_time: u64,
+    pub(crate) until_poll: u64,
+    pub(crate) until_run: u64,
 }
 
 impl Census {
@@ -89,6 +140,13 @@ impl Census {
     pub(crate) fn of(counts: &BTreeMap<(State, u8), u64>) -> Option<Self> {
         let mut all = Self::default();
         for ((state, label), count) in counts {
+            match (*label, *state) {
+                (UNTIL_CHANGE, State::Pending) => all.until_change += count,
+                (UNTIL_TIME, State::Pending) => all.until_time += count,
+                (UNTIL_POLL, State::Pending) => all.until_poll += count,
+                (UNTIL_RUN, State::Pending) => all.until_run += count,
+                _ => {}
+            }
             let of_state = match (*label, *state) {
                 (PAUSED, _) => {
                     all.paused += count;
@@ -97,7 +155,7 @@ impl Census {
                 // The node of those that ran has died.
                 (PENDING, _) | (RUNNING | IDLE | UNREACHABLE, State::Pending) => &mut all.pending,
                 (RUNNING, _) => &mut all.running,
-                (IDLE | ASLEEP, _) => {
+                (label, _) if label == IDLE || SLEEPS.contains(&label) => {
                     all.idle += count;
                     &mut all.running
                 }
@@ -126,6 +184,16 @@ impl Census {
             ("crashing", self.crashing),
             ("completed", self.completed),
             ("failed", self.failed),
+        ]
+    }
+
+    /// Triggered replications that sleep, by what they wait for.
+    pub(crate) fn triggered(&self) -> [(&'static str, u64); 4] {
+        [
+            ("change", self.until_change),
+            ("time", self.until_time),
+            ("poll", self.until_poll),
+            ("run", self.until_run),
         ]
     }
 

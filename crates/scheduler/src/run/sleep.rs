@@ -32,6 +32,38 @@ enum Next {
     Run,
 }
 
+/// What a job does that was claimed.
+pub(super) enum Woken {
+    /// It does not run.
+    Ends(End),
+    /// It runs; why, if it has a trigger.
+    Runs(Option<Reason>),
+}
+
+/// Why a triggered replication runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reason {
+    /// Its source has changed.
+    Change,
+    /// It is to run at least this often.
+    Time,
+    /// Its last run failed.
+    Retry,
+    /// It is new, was asked to run, or its last run was stopped.
+    Start,
+}
+
+impl Reason {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Change => "change",
+            Self::Time => "time",
+            Self::Retry => "retry",
+            Self::Start => "start",
+        }
+    }
+}
+
 impl Work<'_> {
     /// Lets a run that is idle end and sleep until its source changes. `None` if the source has changes, or is not
     /// followed any more: then the run goes on.
@@ -77,27 +109,37 @@ impl Work<'_> {
         Ok(End::Sleep { due_ms })
     }
 
-    /// What a sleeper does that was woken: `None` if it runs. Changes that a feed reported need no further look, unless
-    /// there must be several.
+    /// Whether a job runs that may be a sleeper. Changes that a feed reported need no further look, unless there must be
+    /// several.
     pub(super) async fn woken(
         &self,
         replication: &Replication,
         data: &mut JobData,
-    ) -> Result<Option<End>, ServiceError> {
-        let (Some(asleep), Some(trigger)) = (&data.asleep, replication.options.trigger) else {
-            return Ok(None);
+    ) -> Result<Woken, ServiceError> {
+        let Some(trigger) = replication.options.trigger else {
+            return Ok(Woken::Runs(None));
+        };
+        let runs = |reason| Ok(Woken::Runs(Some(reason)));
+        let Some(asleep) = &data.asleep else {
+            return runs(match data.error_count {
+                0 => Reason::Start,
+                _ => Reason::Retry,
+            });
         };
         let now_ms = self.runner.now_ms();
         let last_ms = data.last_start.saturating_mul(1000);
         let is_time = |every| after_ms(last_ms, every) <= now_ms;
         let reported = self.accepted.asked_ms.is_some() && trigger.min_changes <= 1;
-        if reported || !trigger.changes || trigger.every.is_some_and(is_time) {
-            return Ok(None);
+        if reported {
+            return runs(Reason::Change);
+        }
+        if !trigger.changes || trigger.every.is_some_and(is_time) {
+            return runs(Reason::Time);
         }
         let seq = asleep.seq();
         match self.triggered(replication, &trigger, &seq, data).await? {
-            Next::Run => Ok(None),
-            Next::Sleep { due_ms } => Ok(Some(End::Sleep { due_ms })),
+            Next::Run => runs(Reason::Change),
+            Next::Sleep { due_ms } => Ok(Woken::Ends(End::Sleep { due_ms })),
         }
     }
 

@@ -414,3 +414,82 @@ async fn ask_for(world: &World, rev: &docstore::Rev) -> bool {
         .await
         .unwrap()
 }
+
+/// One series for each reason, however many replications there are.
+#[tokio::test]
+async fn metrics_say_what_triggered_replications_wait_for_and_why_they_ran() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let value = |series: &str| {
+        let text = recorder.handle().render();
+        let line = text.lines().find_map(|line| line.strip_prefix(series));
+        line.map(|value| value.trim().parse::<f64>().unwrap())
+    };
+    let until = async |series: &str, expected: f64| {
+        let there = async {
+            while value(series) < Some(expected) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let there = tokio::time::timeout(Duration::from_mins(1), there).await;
+        there.unwrap_or_else(|_| panic!("{series} is {:?}", value(series)));
+    };
+    let world = World::new().await;
+    follow(&world, true).await;
+    let options = Options {
+        interval_sec: 1,
+        ..eager()
+    };
+    let mut node = world.node_with("n", options).await;
+    revised(&world, "early");
+    world.put("x", &json!({"trigger": "changes"})).await;
+    until_asleep(&world, &mut node, 1).await;
+    assert_eq!(
+        value(r#"davenport_triggered_runs_total{reason="start"}"#),
+        Some(1.0)
+    );
+    until(
+        r#"davenport_triggered_replications{waits_for="change"}"#,
+        1.0,
+    )
+    .await;
+    revised(&world, "late");
+    assert_eq!(wake(&world, "a").await, 1);
+    world.until_copied("late").await;
+    until_asleep(&world, &mut node, 2).await;
+    assert_eq!(
+        value(r#"davenport_triggered_runs_total{reason="change"}"#),
+        Some(1.0)
+    );
+    assert_eq!(value("davenport_triggered_late_seconds_count"), Some(2.0));
+    let started = value("davenport_triggered_last_start_timestamp_seconds");
+    assert!(
+        started.is_some_and(|seconds| seconds > 1.6e9),
+        "{started:?}"
+    );
+
+    // By the clock.
+    let target = world.peer.database_url("c");
+    world.peer.create_database("c").unwrap();
+    let clock = json!({"target": target, "trigger": {"every_sec": 1}});
+    world.put("y", &clock).await;
+    until(r#"davenport_triggered_runs_total{reason="time"}"#, 1.0).await;
+    let clock = json!({"target": target, "trigger": {"every_sec": 3600}});
+    world.put("y", &clock).await;
+    until(r#"davenport_triggered_replications{waits_for="time"}"#, 1.0).await;
+    // Sleeping replications without a trigger do not count.
+    let target = world.peer.database_url("d");
+    world.peer.create_database("d").unwrap();
+    let continuous = json!({"target": target, "continuous": true});
+    world.put("z", &continuous).await;
+    world.until("z", |row| row["info"]["asleep"] == true).await;
+    until(r#"davenport_replications{state="idle"}"#, 3.0).await;
+    assert_eq!(
+        value(r#"davenport_triggered_replications{waits_for="change"}"#),
+        Some(1.0)
+    );
+    for waits_for in ["run", "poll"] {
+        let series = format!("davenport_triggered_replications{{waits_for=\"{waits_for}\"}}");
+        assert_eq!(value(&series), Some(0.0));
+    }
+}
