@@ -271,8 +271,8 @@ impl<S: Sender> Run<'_, S> {
             }
             let last = Some(last.to_query());
             // Behind the last call, the rule may have become another that is about these changes.
-            if self.place.since != last && !self.holds().await? {
-                return Err(Stop::RuleChanged);
+            if self.place.since != last {
+                self.check_rule().await?;
             }
             (self.place.since, self.place.failures) = (last, 0);
             if is_last {
@@ -324,12 +324,10 @@ impl<S: Sender> Run<'_, S> {
             };
             // A call that loops ends as a dead letter.
             let given_up = call.loops() || !self.send(&call).await?;
+            // The changes before this one may have been skipped under another rule than the one that is there now.
+            self.check_rule().await?;
             // Others may go on; this one is a delivery now, which ends as a dead letter, too.
-            let calls = if given_up {
-                vec![call.storable()]
-            } else {
-                Vec::new()
-            };
+            let calls: Vec<_> = given_up.then(|| call.storable()).into_iter().collect();
             self.place.failures = 0;
             self.advance(row, &calls).await?;
             if self.began.elapsed() >= TURN && self.idle.available_permits() == 0 {
@@ -383,13 +381,13 @@ impl<S: Sender> Run<'_, S> {
         Ok(())
     }
 
-    /// Whether the rule is still the one that this run follows.
-    async fn holds(&self) -> Result<bool, Stop> {
+    /// Ends the run unless its rule is still the one in the store.
+    async fn check_rule(&self) -> Result<(), Stop> {
         let (rules, rule) = (&self.listening.listeners.rules, &*self.rule);
         let holds = |tx: Transaction| async move { rules.holds_in(&tx, rule).await };
-        Ok((self.task.jobs().store())
-            .transact("rule_holds", holds)
-            .await?)
+        let store = self.task.jobs().store();
+        let holds = store.transact("rule_holds", holds).await?;
+        holds.then_some(()).ok_or(Stop::RuleChanged)
     }
 
     /// Moves the place behind a change in the transaction that enqueues calls.

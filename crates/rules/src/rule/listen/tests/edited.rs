@@ -83,18 +83,24 @@ async fn a_rule_that_is_resumed_at_once_keeps_its_place() {
     assert_eq!(next(&mut fixture.sent).await, "2");
 }
 
-/// The first run of a rule that calls about two changes at once is reading them when it is edited.
-async fn edited_while_it_reads(before: Value, after: Value) -> BTreeSet<String> {
+/// The first run of a rule is reading two changes when the rule is edited.
+async fn edit_while_it_reads(before: &Value, after: Value) -> Fixture {
     let mut fixture = Fixture::new().await;
     let late = (On::any("*/_changes").first(1), Fault::Latency { ms: 1_000 });
     fixture.peer.set_faults(Faults::script([late]));
-    fixture.rule(on_change(&before)).await;
-    fixture.put(&["1", "2"]);
+    fixture.rule(on_change(before)).await;
+    fixture.put(&["1", "m2"]);
     fixture.signal(Event::Updated, None).await;
     while fixture.peer.injected().is_empty() {
         tokio::task::yield_now().await;
     }
-    fixture.rule(on_change(&after)).await;
+    fixture.rule(after).await;
+    fixture
+}
+
+/// What is called about if the rule makes its calls in any order.
+async fn edited_while_it_reads(before: &Value, after: &Value) -> BTreeSet<String> {
+    let mut fixture = edit_while_it_reads(before, on_change(after)).await;
     let mut called = BTreeSet::new();
     for _ in 0..2 {
         called.insert(next(&mut fixture.enqueued).await);
@@ -107,16 +113,40 @@ async fn an_edit_while_changes_are_read_loses_none() {
     let before = json!({"since": 0, "block": false});
     let mut after = before.clone();
     after["url"] = json!("http://h/new/${change.id}");
-    let called = edited_while_it_reads(before, after).await;
-    assert_eq!(called, ["new/1", "new/2"].map(str::to_owned).into());
+    let called = edited_while_it_reads(&before, &after).await;
+    assert_eq!(called, ["new/1", "new/m2"].map(str::to_owned).into());
 }
 
 #[tokio::test]
 async fn an_edited_rule_is_about_changes_that_were_just_read() {
     let before = json!({"since": 0, "block": false, "if": {"type": "^msg$"}});
     let after = json!({"since": 0, "block": false});
-    let called = edited_while_it_reads(before, after).await;
-    assert_eq!(called, ["1", "2"].map(str::to_owned).into());
+    let called = edited_while_it_reads(&before, &after).await;
+    assert_eq!(called, ["1", "m2"].map(str::to_owned).into());
+}
+
+/// The first of them, which it was not about before, is not skipped.
+#[tokio::test]
+async fn an_edited_rule_that_blocks_is_about_changes_that_were_just_read() {
+    let before = json!({"since": 0, "if": {"type": "^msg$"}});
+    let mut fixture = edit_while_it_reads(&before, on_change(&json!({"since": 0}))).await;
+    for expected in ["1", "m2"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_ends_while_changes_are_read_makes_no_call() {
+    let before = json!({"since": 0});
+    let paused = on_change(&json!({"since": 0, "enabled": false}));
+    let mut fixture = edit_while_it_reads(&before, paused).await;
+    fixture.finished("r").await;
+    assert!(fixture.sent.try_recv().is_err());
+    let mut deleted = on_change(&before);
+    deleted["_deleted"] = json!(true);
+    let mut fixture = edit_while_it_reads(&before, deleted).await;
+    fixture.gone("r").await;
+    assert!(fixture.sent.try_recv().is_err());
 }
 
 #[tokio::test]
