@@ -381,6 +381,7 @@ fn call(url: &str, nth: usize) -> Call {
         debounce: false,
         hops: 0,
         left_out: 0,
+        generation: None,
         target: None,
     }
 }

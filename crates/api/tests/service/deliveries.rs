@@ -29,6 +29,7 @@ fn call(nth: usize) -> Call {
         debounce: false,
         hops: 0,
         left_out: 0,
+        generation: None,
         target: Some(target),
     }
 }

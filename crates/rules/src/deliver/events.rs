@@ -64,6 +64,7 @@ impl EventCalls {
             debounce: false,
             hops: 0,
             left_out: 0,
+            generation: None,
             target: Some(self.target.clone()),
         }
     }

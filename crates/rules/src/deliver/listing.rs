@@ -194,10 +194,14 @@ impl Deliveries {
             // A newer state follows anyway.
             return Ok(true);
         }
-        let delivery = serde_json::from_slice::<Delivery>(&data).map(|delivery| Delivery {
-            failures: 0,
-            replay: true,
-            ..delivery
+        let delivery = serde_json::from_slice::<Delivery>(&data).map(|mut delivery| {
+            // Also where its rule was deleted and written anew.
+            delivery.call.generation = None;
+            Delivery {
+                failures: 0,
+                replay: true,
+                ..delivery
+            }
         });
         // What cannot be read stays as it is, and so a dead letter.
         let data = delivery.ok().map(|delivery| delivery.encode().into());

@@ -10,6 +10,8 @@ use super::options::{EventOptions, RULE};
 use crate::rule::call::{Call, Target};
 use crate::rule::{Change, Compiled, Rules, Set, Task};
 
+const DELETED: &str = "its rule was deleted";
+
 /// Finds the targets of calls.
 pub trait Targets: Send + Sync + 'static {
     fn target<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Target, NoTarget>>;
@@ -39,7 +41,7 @@ impl RuleTargets {
             .borrow()
             .named(&call.rules, &call.rule)
             .cloned();
-        if let Some(rule) = known {
+        if let Some(rule) = known.filter(|rule| is_of(call, rule)) {
             return target(&rule, call);
         }
         // It is disabled, deleted, or so new that this node has not read it yet.
@@ -48,7 +50,8 @@ impl RuleTargets {
         // Other nodes may be able to read it.
         let unread = |error| NoTarget::Waits(format!("cannot read its rule: {error}"));
         match found.transpose().map_err(unread)? {
-            None => Err(gone("its rule was deleted")),
+            None => Err(gone(DELETED)),
+            Some(rule) if !is_of(call, &rule) => Err(gone(DELETED)),
             Some(rule) if !rule.rule.enabled => Err(NoTarget::Waits("its rule is paused".into())),
             Some(rule) => target(&rule, call),
         }
@@ -65,6 +68,12 @@ impl Targets for RuleTargets {
             self.of_rule(call).await
         })
     }
+}
+
+/// Whether a call is one of this rule, rather than of one of its id that was deleted.
+fn is_of(call: &Call, rule: &Compiled) -> bool {
+    let generation = call.generation.as_ref();
+    generation.is_none_or(|generation| *generation == rule.generation())
 }
 
 fn gone(why: &str) -> NoTarget {

@@ -21,6 +21,7 @@ pub(super) fn call(url: &str) -> Call {
         debounce: false,
         hops: 0,
         left_out: 0,
+        generation: None,
         target: None,
     }
 }

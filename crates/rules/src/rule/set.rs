@@ -10,10 +10,12 @@ use scheduler::{Remote, Ruled, remote_name};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
+use super::call::Call;
 use super::document::{Rule, Task};
 use super::pattern::Captures;
 use super::replicator::address;
-use super::template::{Unsendable, encode};
+use super::template::{Change, Unsendable, encode};
+use super::webhook::Webhook;
 use crate::source::options::Source;
 
 /// The document that a rule is.
@@ -57,6 +59,21 @@ impl Compiled {
     /// The id of this rule's job about these, rather than the job of an earlier rule of the same id that ended.
     pub(super) fn job(&self, about: &[&str]) -> JobId {
         self.id.job(about, self.ended.as_deref())
+    }
+
+    /// What tells it from the rules of the same name that ended before it.
+    pub(crate) fn generation(&self) -> String {
+        let ended = self.ended.as_deref().unwrap_or_default();
+        format!("{}|{ended}", self.id.instance)
+    }
+
+    /// The call that its webhook makes for a change.
+    pub(super) fn call(&self, webhook: &Webhook, change: &Change<'_>) -> Result<Call, Unsendable> {
+        let call = webhook.call(&self.db, &self.id.doc, change)?;
+        Ok(Call {
+            generation: Some(self.generation()),
+            ..call
+        })
     }
 
     /// The replications that a change of a database asks for; none if the rule asks for calls.

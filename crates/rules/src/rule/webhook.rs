@@ -194,6 +194,7 @@ impl Webhook {
             hops: self.hops(change.doc),
             left_out: 0,
             target: Some(target),
+            generation: None,
         })
     }
 

@@ -211,5 +211,6 @@ pub(crate) fn call(url: &str, nth: usize) -> Call {
         hops: 0,
         left_out: 0,
         target: Some(target),
+        generation: None,
     }
 }

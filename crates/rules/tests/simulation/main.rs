@@ -87,6 +87,7 @@ async fn many_calls_are_enqueued_on_a_slow_store() {
             debounce: false,
             hops: 0,
             left_out: 0,
+            generation: None,
             target: None,
         })
         .collect();

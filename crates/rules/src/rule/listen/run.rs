@@ -447,7 +447,7 @@ impl<S: Sender> Run<'_, S> {
             doc: &document,
             seq: &seq,
         };
-        match webhook.call(&self.rule.db, &self.rule.id.doc, &change) {
+        match self.rule.call(webhook, &change) {
             Ok(call) => Ok(Some(call)),
             Err(error) => {
                 self.warn_of(row, &error);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use store::Store;
 
 use super::*;
-use crate::deliver::{EventOptions, NoTarget, RuleTargets, Targets as _};
+use crate::deliver::{self, Deliveries, EventOptions, Filter, NoTarget, RuleTargets, Targets as _};
 use crate::rule::call::{Call, Sign};
 use crate::rule::{Captures, Change, Task};
 
@@ -437,4 +437,89 @@ async fn calls_of_a_rule_that_cannot_be_read_wait() {
         why.starts_with("cannot read its rule: `retry.new`"),
         "{why}"
     );
+}
+
+/// What they tell is not for the receiver of another rule.
+#[tokio::test]
+async fn calls_of_a_deleted_rule_do_not_go_to_a_new_one() {
+    let (rules, mut db) = memory().await;
+    let change = Change {
+        source: "main",
+        db: "a",
+        captures: &Captures::new(),
+        doc_id: "a",
+        rev: "1-a",
+        doc: &Json::Null,
+        seq: &Json::Null,
+    };
+    let written = async |db: &Db, url: &str| {
+        let rev = write(&rules, db, &on_change("hook", url)).await.unwrap();
+        let set = Arc::new(rules.load(&Set::default()).await.unwrap());
+        let known = set.named("shop/_rules", "hook").unwrap();
+        let Task::Call(webhook) = &known.rule.task else {
+            panic!("a webhook");
+        };
+        let mut call = known.call(webhook, &change).unwrap();
+        call.target = None;
+        (rev, Arc::clone(&set), call)
+    };
+    let target = async |set: &Arc<Set>, call: &Call| {
+        let targets = RuleTargets {
+            rules: rules.clone(),
+            compiled: watch::channel(Arc::clone(set)).1,
+            events: EventOptions::default(),
+        };
+        let target = targets.target(call).await;
+        target.map(|target| target.url.to_string())
+    };
+    let gone = Err(NoTarget::Gone("its rule was deleted".to_owned()));
+    let (rev, old_set, mut old) = written(&db, "http://old/").await;
+    let hook = rules.hook();
+    for database_too in [false, true] {
+        if database_too {
+            rules.delete_database(&db).await.unwrap();
+            db = rules.0.create_database("shop/_rules").await.unwrap();
+        } else {
+            let delete = (rules.0.docs()).delete(&db, "hook", Some(&rev), &hook);
+            delete.await.unwrap();
+        }
+        let (_, set, new) = written(&db, "http://new/").await;
+        for set in [&set, &Arc::default()] {
+            assert_eq!(target(set, &old).await, gone);
+            assert_eq!(target(set, &new).await.as_deref(), Ok("http://new/"));
+        }
+        // A node has not read the new one yet.
+        let found = target(&old_set, &new).await;
+        assert_eq!(found.as_deref(), Ok("http://new/"));
+        // Of an earlier version.
+        let unknown = Call {
+            generation: None,
+            ..old
+        };
+        assert_eq!(target(&set, &unknown).await.as_deref(), Ok("http://new/"));
+        old = new;
+    }
+    // An operator asks for it.
+    let jobs = rules.replications().jobs();
+    let deliveries = &Deliveries::new(jobs.clone());
+    deliveries
+        .register(&deliver::Options::default())
+        .await
+        .unwrap();
+    let (op, old) = (&jobs.op(), &old);
+    let deliver = |tx| async move { deliveries.enqueue_in(&tx, op, old).await };
+    jobs.store().transact("enqueue", deliver).await.unwrap();
+    let page = deliveries.list(&Filter::default(), None, 1).await.unwrap();
+    let id = &page.deliveries[0].id;
+    assert!(deliveries.replay(id).await.unwrap());
+    let id = jobs::JobId::new(id.clone()).unwrap();
+    let data = jobs
+        .get(deliveries.job_type(), &id)
+        .await
+        .unwrap()
+        .unwrap()
+        .1;
+    let data: Value = serde_json::from_slice(&data).unwrap();
+    let stored: Call = serde_json::from_value(data["call"].clone()).unwrap();
+    assert_eq!((&stored.generation, &stored.doc_id), (&None, &old.doc_id));
 }
