@@ -35,6 +35,10 @@ const SINCE_NOW: &str = "now";
 /// How long a node may be silent before its jobs are given to others.
 const TIMEOUT_MS: u64 = 20_000;
 
+/// The longest wait after a run that could not read the database, or the store. Refused calls count as failed runs as well, so
+/// that without a limit of its own, this wait could be an hour after a single error.
+const UNREAD_MAX: Duration = Duration::from_mins(1);
+
 /// How calls are made.
 pub trait Sender: Send + Sync + 'static {
     /// Enqueues calls in a transaction that has room for some 500 and a megabyte. They are made at least once, in any
@@ -254,6 +258,7 @@ impl<S: Sender> Listening<S> {
             concurrency,
             retry: jobs::Retry {
                 retries_max: None,
+                delay_max: UNREAD_MAX,
                 ..jobs::Retry::default()
             },
             ..WorkerOptions::default()

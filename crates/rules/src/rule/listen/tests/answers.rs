@@ -123,6 +123,32 @@ async fn a_stray_404_repeats_nothing() {
     assert_eq!(fixture.peer.injected().len(), 1);
 }
 
+/// However often calls were refused before.
+#[tokio::test]
+async fn a_database_that_cannot_be_read_is_read_again_within_a_minute() {
+    let mut fixture = Fixture::new().await;
+    (fixture.answers.lock().unwrap()).extend(std::iter::repeat_with(refused).take(6));
+    let stray = Fault::Answer {
+        status: 404,
+        headers: Vec::new(),
+        body: "<h1>404</h1>".to_owned(),
+    };
+    let faults = Faults::script([(On::get("/a/_changes").nth(7), stray)]);
+    fixture.peer.set_faults(faults);
+    fixture.called(on_change(&json!({"since": 0}))).await;
+    let clock = fixture.rules.replications().jobs().clock().clone();
+    let waits = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, place)| {
+            let is_unread = place.failures == 6 && info.stalls == 7;
+            let wait_ms = info.due_ms - clock.now_ms();
+            assert!(!is_unread || wait_ms <= 60_000, "{wait_ms}");
+            info.state == State::Pending && is_unread
+        })
+    };
+    fixture.job("r", waits).await;
+    assert_eq!(fixture.peer.injected().len(), 1);
+}
+
 /// It does not keep the rule from later changes.
 #[tokio::test]
 async fn a_call_that_is_too_large_to_store_becomes_a_dead_letter() {
