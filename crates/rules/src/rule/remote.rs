@@ -80,6 +80,7 @@ impl Remote {
             changes: false,
             groups: false,
             captures: &captures,
+            is_new: fields.are_new(),
         };
         let retry = fields.object("retry", &["delay_sec", "limit"])?;
         let seconds = |name, default| Ok(fields.seconds(name, 1.0)?.unwrap_or(default));

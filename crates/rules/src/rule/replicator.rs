@@ -52,6 +52,7 @@ impl Replicate {
             changes: false,
             groups: true,
             captures,
+            is_new: fields.are_new(),
         };
         let source = Side::of(fields, "source", scope)?;
         if !source.url.varies_at_the_end() {

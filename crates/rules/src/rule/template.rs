@@ -107,6 +107,8 @@ pub(super) struct Scope<'a> {
     /// Whether more can be defined, as groups.
     pub(super) groups: bool,
     pub(super) captures: &'a [String],
+    /// Whether the URL has not been accepted before.
+    pub(super) is_new: bool,
 }
 
 impl Scope<'_> {
@@ -206,7 +208,8 @@ impl UrlTemplate {
         let sample = joined(&parts, |_| "x".to_owned());
         let sample = Url::parse(&sample)
             .ok()
-            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+            .filter(|_| !scope.is_new || names_host(text));
         let sample = sample.ok_or_else(|| {
             Invalid::new(
                 path,
@@ -287,6 +290,17 @@ fn joined(parts: &[Part], value: impl Fn(&Var) -> String) -> String {
         Part::Var(var) => value(var),
     });
     text.collect()
+}
+
+/// Whether the host is where all readers look for it, and so are the credentials before it, which must be found to be sealed. The
+/// standard also reads `http:///user:password@host`.
+fn names_host(text: &str) -> bool {
+    let (scheme, rest) = text.trim().split_once("://").unwrap_or_default();
+    let is_known = ["http", "https"]
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known));
+    is_known
+        && !rest.starts_with(|next: char| matches!(next, '/' | '\\') || next.is_ascii_control())
 }
 
 /// Whether scheme and authority are complete.

@@ -77,6 +77,7 @@ impl Webhook {
             changes: true,
             groups: true,
             captures: &captures,
+            is_new: fields.are_new(),
         };
         let url = UrlTemplate::parse(&fields.path("url"), fields.needed("url")?, scope)?;
         let method = fields.text("method")?.unwrap_or("GET").to_ascii_uppercase();

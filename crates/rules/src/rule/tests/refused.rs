@@ -24,6 +24,7 @@ fn replicator(members: &Value) -> Value {
 fn what_cannot_work_is_refused_only_when_it_is_written() {
     let since = "`since`: must be \"now\", 0, or an update sequence";
     let source = "`${db_name}` stands for no database; add `match.database`";
+    let url = "`url`: must be a URL that starts with `http://` or `https://`";
     for (body, expected) in [
         (on(&json!({"since": -1})), since),
         (on(&json!({"since": "-1"})), since),
@@ -41,6 +42,10 @@ fn what_cannot_work_is_refused_only_when_it_is_written() {
             replicator(&json!({"source": {"url": "http://h/a_${db_name}"}})),
             &format!("`source.url`: {source}"),
         ),
+        (on(&json!({"url": "https:///bob:pw@h/x"})), url),
+        (on(&json!({"url": "https://\\bob:pw@h/x"})), url),
+        (on(&json!({"url": "https://\t/bob:pw@h/x"})), url),
+        (on(&json!({"url": "https:/bob:pw@h/x?y=http://z"})), url),
         (
             replicator(&json!({"source": "http://h/${db_name}", "match": "name_only"})),
             &format!("`source`: {source}"),
