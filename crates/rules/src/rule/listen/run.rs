@@ -258,6 +258,8 @@ impl<S: Sender> Run<'_, S> {
             }
             let Some(last) = rows.last().map(|row| row.seq.clone()) else {
                 if !self.is_made_anew(database).await? {
+                    // All changes that an empty database will have are later ones.
+                    self.place.since.get_or_insert_with(|| "0".to_owned());
                     return Ok(true);
                 }
                 self.place.since = Some("0".to_owned());

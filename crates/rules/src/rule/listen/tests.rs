@@ -377,6 +377,20 @@ async fn calls_that_block_are_made_in_order_until_each_succeeds() {
     assert!(fixture.sent.try_recv().is_err() && fixture.enqueued.try_recv().is_err());
 }
 
+/// Then all later changes are new.
+#[tokio::test]
+async fn a_rule_that_has_seen_an_empty_database_skips_no_change() {
+    let mut fixture = Fixture::new().await;
+    fixture.rule(on_change(&json!({}))).await;
+    fixture.signal(Event::Updated, None).await;
+    fixture.finished("r").await;
+    fixture.put(&["1", "2"]);
+    fixture.signal(Event::Updated, None).await;
+    for expected in ["1", "2"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+}
+
 /// Defect D1: Spiegel repeated it at once, for ever.
 #[tokio::test]
 async fn d1_a_call_that_blocks_and_fails_waits() {
