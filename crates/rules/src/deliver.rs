@@ -131,9 +131,12 @@ impl Deliveries {
         let mut delivery = Delivery::new(call);
         delivery.call.hops = hops;
         let mut due_ms = 0;
-        match self.jobs.get_in(tx, &self.ty, &id).await? {
-            Some((info, data)) if info.state == State::Pending => {
-                if let Ok(before) = serde_json::from_slice::<Delivery>(&data) {
+        match self.jobs.info_in(tx, &self.ty, &id).await? {
+            Some(info) if info.state == State::Pending => {
+                // The data of others, some megabytes for each, are not needed.
+                let found = self.jobs.get_in(tx, &self.ty, &id).await?;
+                let before = found.map(|(_, data)| serde_json::from_slice::<Delivery>(&data));
+                if let Some(Ok(before)) = before {
                     let merged = before.clone().replaced_by(delivery.call);
                     if merged == before {
                         return Ok(None);
@@ -142,8 +145,8 @@ impl Deliveries {
                     (due_ms, delivery) = (info.due_ms, merged);
                 }
             }
-            Some((info, _)) if !call.debounce && !info.state.is_over() => return Ok(None),
-            Some((info, _)) if call.debounce && info.state == State::Running => {
+            Some(info) if !call.debounce && !info.state.is_over() => return Ok(None),
+            Some(info) if call.debounce && info.state == State::Running => {
                 // What waits behind the call that is being made may have fewer hops.
                 let next = self.jobs.next_data_in(tx, &self.ty, &id).await?;
                 if let Some(Ok(next)) = next.map(|data| serde_json::from_slice::<Delivery>(&data)) {
