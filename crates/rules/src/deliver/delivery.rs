@@ -174,9 +174,17 @@ mod tests {
             delay_sec: 0.0,
             ..retry
         };
-        for failures in [0, 2_000, u32::MAX] {
+        for failures in 0..3 {
             assert_eq!(wait(at_once, failures, None), Some(0.0), "{failures}");
         }
+        for failures in [3, 2_000, u32::MAX] {
+            near(wait(at_once, failures, None), 1.0);
+        }
+        let never_later = Retry {
+            max_delay_sec: 0.0,
+            ..retry
+        };
+        near(wait(never_later, 3, None), 1.0);
         let nonsense = Retry {
             delay_sec: f64::NAN,
             multiplier: -1.0,

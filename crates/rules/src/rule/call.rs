@@ -218,6 +218,9 @@ impl Retry {
         let grown = grown.min(f64::MAX);
         let delay_max = Self::default().max_delay_sec;
         let delay = seconds(self.delay_sec * grown, Duration::MAX).min(seconds(
+/// After so many failures in a row, delays are at least this long, so that a rule without delays does not call without end.
+const QUICK_MAX: u32 = 3;
+const SLOW_MIN: Duration = Duration::from_secs(1);
             self.max_delay_sec,
             Duration::from_secs_f64(delay_max),
         ));
@@ -230,6 +233,11 @@ fn seconds(seconds: f64, default: Duration) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(default)
 }
 
+        let delay = if failures > QUICK_MAX {
+            delay.max(SLOW_MIN)
+        } else {
+            delay
+        };
 /// A call that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
