@@ -18,7 +18,7 @@ use super::hosts::Health;
 use super::identity;
 use super::options::Options;
 use super::sign::{InvalidSecret, Keys, unsigned};
-use crate::rule::call::{Attempt, Outcome, Sign, Target, is_secret};
+use crate::rule::call::{Attempt, CALL_HEADERS, Outcome, Sign, Target, is_secret};
 
 /// Shorter values of a rule's headers and query are not redacted: they are more likely to be ordinary words.
 const CREDENTIAL_BYTES_MIN: usize = 6;
@@ -200,7 +200,7 @@ fn own_headers(target: &Target, has_body: bool) -> Result<HeaderMap, Unsendable>
         let name = name.map_err(|_| invalid("it has an invalid header"))?;
         let value =
             HeaderValue::from_str(value).map_err(|_| invalid("it has an invalid header"))?;
-        if !RESERVED.contains(&name) {
+        if !RESERVED.contains(&name) && !CALL_HEADERS.contains(&name.as_str()) {
             headers.insert(name, value);
         }
     }

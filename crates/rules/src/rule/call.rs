@@ -117,6 +117,15 @@ pub fn is_secret(header: &str) -> bool {
     !(PUBLIC_HEADERS.iter()).any(|public| header.eq_ignore_ascii_case(public))
 }
 
+/// Headers that only some calls have.
+pub(crate) const CALL_HEADERS: [&str; 5] = [
+    "webhook-hop",
+    "webhook-replay",
+    "x-couch-db",
+    "x-couch-doc-id",
+    "x-couch-seq",
+];
+
 /// Where a call goes, and what authorises it there.
 #[derive(Clone, PartialEq)]
 pub struct Target {

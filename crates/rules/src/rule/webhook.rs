@@ -9,7 +9,7 @@ use document::mango::{Budget, Selector, TooExpensive};
 use url::Url;
 use url::form_urlencoded::Serializer;
 
-use super::call::{Call, Hidden, Retry, Sign, Target};
+use super::call::{CALL_HEADERS, Call, Hidden, Retry, Sign, Target};
 use super::condition::Condition;
 use super::fields::{Fields, Invalid};
 use super::javascript::{property, push_query};
@@ -194,8 +194,8 @@ impl Webhook {
             debounce: self.debounce,
             hops: self.hops(change.doc),
             left_out: 0,
-            target: Some(target),
             generation: None,
+            target: Some(target),
         })
     }
 
@@ -330,7 +330,10 @@ fn headers(fields: &Fields<'_>) -> Result<Vec<(String, String)>, Invalid> {
         if name.is_empty() || !name.bytes().all(is_token) {
             return Err(Invalid::new(path, "is not the name of a header"));
         }
-        if OWN_HEADERS.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+        // Earlier versions accepted the second ones.
+        let more: &[_] = if fields.are_new() { &CALL_HEADERS } else { &[] };
+        let mut own = OWN_HEADERS.iter().chain(more);
+        if own.any(|own| name.eq_ignore_ascii_case(own)) {
             return Err(Invalid::new(path, "is set by the service; leave it out"));
         }
         let text = value

@@ -28,12 +28,24 @@ fn what_cannot_work_is_refused_only_when_it_is_written() {
     for (body, expected) in [
         (on(&json!({"since": -1})), since),
         (on(&json!({"since": "-1"})), since),
+        (
+            on(&json!({"headers": {"Webhook-Replay": "1"}})),
+            "`headers.Webhook-Replay`: is set by the service",
+        ),
+        (
+            on(&json!({"headers": {"x-couch-seq": "1"}})),
+            "`headers.x-couch-seq`: is set by the service",
+        ),
         (on(&json!({"since": "latest"})), since),
         (on(&json!({"since": "NOW"})), since),
         (
             on(&json!({"timeout_sec": 0})),
             "`timeout_sec`: must be above 0",
         ),
+        (on(&json!({"url": "https:///bob:pw@h/x"})), url),
+        (on(&json!({"url": "https://\\bob:pw@h/x"})), url),
+        (on(&json!({"url": "https://\t/bob:pw@h/x"})), url),
+        (on(&json!({"url": "https:/bob:pw@h/x?y=http://z"})), url),
         (
             replicator(&json!({"source": "http://h/${db_name}"})),
             &format!("`source`: {source}"),
@@ -42,10 +54,6 @@ fn what_cannot_work_is_refused_only_when_it_is_written() {
             replicator(&json!({"source": {"url": "http://h/a_${db_name}"}})),
             &format!("`source.url`: {source}"),
         ),
-        (on(&json!({"url": "https:///bob:pw@h/x"})), url),
-        (on(&json!({"url": "https://\\bob:pw@h/x"})), url),
-        (on(&json!({"url": "https://\t/bob:pw@h/x"})), url),
-        (on(&json!({"url": "https:/bob:pw@h/x?y=http://z"})), url),
         (
             replicator(&json!({"source": "http://h/${db_name}", "match": "name_only"})),
             &format!("`source`: {source}"),

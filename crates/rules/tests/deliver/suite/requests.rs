@@ -31,6 +31,8 @@ pub(crate) async fn what_a_receiver_sees(fixture: Fixture) {
         ("Content-Type", "text/x"),
         ("Host", "evil"),
         ("Webhook-Id", "forged"),
+        // Of a rule that an earlier version accepted.
+        ("Webhook-Replay", "1"),
     ];
     let put = with(put, &headers, None);
     let get = Call {
