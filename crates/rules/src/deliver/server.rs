@@ -26,8 +26,9 @@ const HELD_PER_CALL: usize = 10;
 const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 /// How long connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// When a call whose rule is paused is looked at again.
-const WAIT: Duration = Duration::from_mins(1);
+/// When a call whose rule is paused is looked at again: within a minute, and not at the same time as all others.
+const WAIT_MIN: Duration = Duration::from_secs(45);
+const WAIT_SPREAD: Duration = Duration::from_secs(15);
 /// How long calls in flight may take when the server is stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 
@@ -254,7 +255,10 @@ impl Shared {
         let target = match self.targets.target(&delivery.call).await {
             Ok(target) => target,
             Err(NoTarget::Gone(why)) => return Finish::dead(why),
-            Err(NoTarget::Waits(why)) => return put_back(self.after(WAIT), &why),
+            Err(NoTarget::Waits(why)) => {
+                let wait = WAIT_MIN + self.deliveries.jobs().entropy().up_to(WAIT_SPREAD);
+                return put_back(self.after(wait), &why);
+            }
         };
         delivery.call.url = target.shown();
         let endpoint = endpoint(&target.url);

@@ -48,6 +48,7 @@ impl Targets for Written {
         });
         let found = match &*call.rule {
             "deleted" => Err(NoTarget::Gone("deleted".into())),
+            "paused" => Err(NoTarget::Waits("paused".into())),
             _ => Ok(target),
         };
         Box::pin(std::future::ready(found))
@@ -210,7 +211,7 @@ pub(crate) fn call(url: &str, nth: usize) -> Call {
         debounce: false,
         hops: 0,
         left_out: 0,
-        target: Some(target),
         generation: None,
+        target: Some(target),
     }
 }

@@ -18,7 +18,7 @@ use store::Store;
 testkit::on_every_backend! {
     requests: what_a_receiver_sees, signatures_are_verified_by_another_library, passwords_are_sent_and_not_shown, credentials_of_rules_are_not_shown, redirects_are_not_followed,
         long_responses_are_cut, loops_end, egress_is_checked, silence_ends;
-    retries: a_failed_call_is_repeated, calls_can_be_limited, gone_is_dead, receivers_can_ask_for_a_delay,
+    retries: a_failed_call_is_repeated, calls_can_be_limited, calls_of_a_paused_rule_do_not_return_together, gone_is_dead, receivers_can_ask_for_a_delay,
         dead_letters_are_replayed, a_changed_call_is_made_after_the_running_one;
     fairness: a_hanging_endpoint_delays_no_other, a_failing_endpoint_is_left_alone;
     blocking: a_hanging_endpoint_keeps_no_listener, an_endpoint_that_asks_is_left_alone_by_all, calls_of_listeners_are_counted;

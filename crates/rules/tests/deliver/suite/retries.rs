@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::jobs::State;
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
-use rules::deliver::Filter;
+use rules::deliver::{Filter, Shown};
 use rules::rule::call::{Call, Retry};
 use tokio::sync::Semaphore;
 
@@ -70,6 +70,27 @@ pub(crate) async fn calls_can_be_limited(fixture: Fixture) {
     assert!(shown.reason.unwrap().starts_with("404 in "));
 }
 
+pub(crate) async fn calls_of_a_paused_rule_do_not_return_together(fixture: Fixture) {
+    let calls: Vec<_> = (0..20)
+        .map(|nth| Call {
+            rule: "paused".into(),
+            ..call("http://h/", nth)
+        })
+        .collect();
+    fixture.enqueue(&calls).await;
+    let _node = fixture.node();
+    let waits = |all: &[Shown]| {
+        all.iter()
+            .all(|shown| shown.reason.as_deref() == Some("paused"))
+    };
+    let waiting = fixture.settled(waits).await;
+    let now_ms = fixture.jobs.clock().now_ms();
+    let mut due: Vec<_> = waiting.iter().map(|shown| shown.due_ms.unwrap()).collect();
+    due.sort_unstable();
+    assert!(due[19] <= now_ms + 60_000, "{due:?}");
+    assert!(due[19] - due[0] > 3_000, "{due:?}");
+}
+
 pub(crate) async fn gone_is_dead(fixture: Fixture) {
     let endpoint = Endpoint::with_status(410).await;
     let _node = fixture.node();
@@ -97,8 +118,7 @@ pub(crate) async fn receivers_can_ask_for_a_delay(fixture: Fixture) {
     assert!(shown.due_ms.unwrap() >= last.at_ms + 3_600_000);
     // Others of the endpoint wait, too.
     fixture.enqueue(&[call(&endpoint.url("/"), 2)]).await;
-    let waits =
-        |shown: &&rules::deliver::Shown| shown.seq == "2-x" && shown.due_ms > Some(last.at_ms);
+    let waits = |shown: &&Shown| shown.seq == "2-x" && shown.due_ms > Some(last.at_ms);
     let all = fixture
         .settled(|all| all.iter().any(|shown| waits(&shown)))
         .await;
@@ -149,7 +169,7 @@ pub(crate) async fn dead_letters_are_replayed(fixture: Fixture) {
         ..Filter::default()
     };
     assert_eq!(fixture.deliveries.replay_all(&filter).await.unwrap(), 150);
-    let is_done = |state| move |shown: &&rules::deliver::Shown| shown.state == state;
+    let is_done = |state| move |shown: &&Shown| shown.state == state;
     let all = fixture
         .settled(|all| all.iter().filter(is_done(State::Finished)).count() == 151)
         .await;
