@@ -195,7 +195,7 @@ pub struct Held {
 /// Settings of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// Maximum number of concurrent runs.
+    /// Maximum number of concurrent runs, at least 1.
     pub concurrency: usize,
     /// How long runs may continue when the worker is stopped; then they are dropped, and their jobs run again.
     pub drain: Duration,
@@ -204,6 +204,12 @@ pub struct WorkerOptions {
 impl Default for WorkerOptions {
     fn default() -> Self {
         Self { concurrency: 16, drain: Duration::from_secs(10) }
+    }
+}
+
+impl WorkerOptions {
+    pub(crate) fn slots(&self) -> Result<usize> {
+        if self.concurrency > 0 { Ok(self.concurrency) } else { Err(Error::Concurrency) }
     }
 }
 
@@ -229,6 +235,8 @@ pub enum Error {
     Path(String),
     #[error("the response or the data is not of the expected type")]
     Json(#[from] serde_json::Error),
+    #[error("concurrency must be at least 1, not 0")]
+    Concurrency,
     #[error("the job is no longer this worker's")]
     Halt,
 }

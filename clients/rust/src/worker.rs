@@ -178,7 +178,8 @@ impl Worker {
         Self { client, ty, name, options, timeout }
     }
 
-    /// Runs until the token is cancelled and all runs have ended, or the service refuses to give jobs.
+    /// Runs until the token is cancelled and all runs have ended, or the service refuses to give jobs. Fails at once if
+    /// `concurrency` is 0.
     ///
     /// If its job is removed or lost, the handler is dropped.
     pub async fn run<T, H, Fut>(self, token: CancellationToken, handler: H) -> Result<()>
@@ -187,7 +188,7 @@ impl Worker {
         H: Fn(Task<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = std::result::Result<Finish, Failure>> + Send + 'static,
     {
-        let (concurrency, drain) = (self.options.concurrency.max(1), self.options.drain);
+        let (concurrency, drain) = (self.options.slots()?, self.options.drain);
         let handler: Handler = Box::new(move |mut claimed, run| {
             let saved = claimed.progress.get_mut(SAVED).map(Value::take);
             let data = serde_json::from_value(saved.unwrap_or(claimed.data)).map_err(|error| error.to_string());

@@ -56,6 +56,13 @@ async fn handle(task: Task<Data>) -> Result<Finish, Failure> {
 }
 
 #[tokio::test]
+async fn a_worker_has_a_job_at_a_time_at_least() {
+    let worker = Worker::new(Client::new("http://127.0.0.1:1").unwrap(), "work", "w", options(0));
+    let refused = worker.run(CancellationToken::new(), handle).await.unwrap_err();
+    assert_eq!(refused.to_string(), "concurrency must be at least 1, not 0");
+}
+
+#[tokio::test]
 async fn runs_end_as_handlers_say() {
     let service = Service::new("ends").await;
     let client = service.client();
