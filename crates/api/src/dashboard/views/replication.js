@@ -51,7 +51,9 @@ function replication(name, load) {
   }
   view.restart.addEventListener("click", () =>
     item?.job_id
-      ? post(view.restart, "restart", "_restart", "Restarted. The error count is reset.")
+      ? post(view.restart, "restart", "_restart", item.state === "pending" || item.info?.asleep
+        ? "Requested a run. It starts when a node has a free permit."
+        : "Restarted. The error count is reset.")
       : item && restartEnded(view.restart, item, polling));
   view.pause.addEventListener("click", () =>
     item?.info?.paused

@@ -189,7 +189,7 @@ impl Service {
         }
         let answer = self.send(Method::POST, &path(id, "/_restart")).await;
         let answer = answer.map_err(|error| of_job(error, id, LIST))?;
-        self.done(&answer, "restarted", id);
+        self.done(&answer, restarted(&job), id);
         Ok(())
     }
 
@@ -245,6 +245,15 @@ impl Service {
     pub(super) async fn has_document(&self, id: &str) -> bool {
         let job = self.send(Method::GET, &path(id, "")).await;
         job.is_ok_and(|job| !job["doc_id"].is_null())
+    }
+}
+
+/// What a restart has done, given the row of the job before.
+fn restarted(job: &Value) -> &'static str {
+    if job["state"] == "pending" || job["info"]["asleep"] == true {
+        "requested a run of"
+    } else {
+        "restarted"
     }
 }
 
@@ -367,6 +376,19 @@ mod tests {
         assert_eq!(requests.last().unwrap(), expected);
         let (done, _) = asked(&["restart", "--all"], answers("forbidden")).await;
         assert_eq!(done.unwrap_err().to_string(), "1 job was not restarted");
+    }
+
+    #[test]
+    fn only_what_has_run_is_restarted() {
+        let done = |state: &str, info: Value| restarted(&json!({"state": state, "info": info}));
+        for state in ["running", "crashing", "failed", "completed"] {
+            assert_eq!(done(state, json!({})), "restarted", "{state}");
+        }
+        assert_eq!(done("pending", json!(null)), "requested a run of");
+        assert_eq!(
+            done("running", json!({"asleep": true})),
+            "requested a run of"
+        );
     }
 
     /// The service would leave it as it is.
