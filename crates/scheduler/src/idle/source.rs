@@ -235,14 +235,19 @@ impl Source {
             };
             self.feed.send_replace(Support::Unknown);
             if is_refused {
-                since = None;
+                let was_open = since.take().is_some();
                 if is_first {
                     self.feed.send_replace(Support::Refused);
+                }
+                if was_open {
+                    // The server does not know this sequence any more, or cannot send what follows it: any database may have
+                    // changed.
+                    self.notify_all();
+                }
+                if is_first {
                     sleep(REFUSED_PAUSE).await;
                     continue;
                 }
-                // The server does not know this sequence any more: any database may have changed.
-                self.notify_all();
             }
             sleep(pause).await;
             pause = (pause * 2).min(RETRY_PAUSES.1);
@@ -390,3 +395,6 @@ async fn now(server: &Server) -> Result<Seq, couch::Error> {
     while updates.next().await?.is_some() {}
     Ok(updates.last_seq().cloned().unwrap_or(from_now))
 }
+
+#[cfg(test)]
+mod tests;
