@@ -74,7 +74,7 @@ pub(crate) async fn act(
     let reads = action == RuleAction::Databases;
     call.allow(if reads { "GET,HEAD" } else { "POST" })?;
     let body = stored(call, opened, id).await?;
-    let Some(rule) = Rule::parse(&body).ok().flatten() else {
+    let Some(rule) = Rule::accepted(&body).ok().flatten() else {
         return Err(Error::bad_request(
             "this document is not a rule; its `type` must be \"replicator\", \"on_change\" or \"remote\"",
         ));

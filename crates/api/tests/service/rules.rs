@@ -359,6 +359,28 @@ async fn actions_on_rules_say_what_to_do() {
         ),
         (
             "/_rules/copy/_trigger",
+/// It would be refused now, but works.
+#[tokio::test]
+async fn a_rule_that_an_earlier_version_accepted_is_controlled() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let docs = fixture.replications.docs();
+    let db = docs.open(&docs.name("_rules").unwrap()).await.unwrap();
+    let doc = r#"{"type":"on_change","url":"http://h/","timeout_sec":0}"#;
+    let edit = docstore::Edit::new("hook", document::doc::Doc::parse(doc).unwrap()).unwrap();
+    let put = docs.put(&db, &edit, docstore::EditMode::NewEdits, &docstore::NoHook);
+    put.await.unwrap();
+    for action in ["_trigger", "_pause", "_resume", "_rewind"] {
+        let path = format!("/_rules/hook/{action}");
+        root.post(&path, &json!({})).await.gives(200);
+    }
+    let doc = root.get("/_rules/hook").await.gives(200);
+    assert_eq!(
+        (&doc["enabled"], &doc["timeout_sec"]),
+        (&json!(true), &json!(0))
+    );
+}
+
             &none,
             json!({"ok": true, "id": "copy", "triggered": 0}),
         ),

@@ -33,7 +33,7 @@ impl Rule {
     }
 
     /// A body that [`Self::parse`] has accepted before, which is quicker.
-    pub(super) fn accepted(body: &Json) -> Result<Option<Self>, Invalid> {
+    pub fn accepted(body: &Json) -> Result<Option<Self>, Invalid> {
         Self::read(&Fields::new(body, true))
     }
 
