@@ -15,6 +15,8 @@ use crate::route::RuleAction;
 
 /// Maximum number of databases per request.
 const DATABASES_MAX: usize = 1_000;
+/// Maximum size of a change times the number of databases that it is tried for: the response may have it for each.
+const TRIED_BYTES_MAX: usize = 20_000_000;
 
 pub(crate) async fn test(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     if !opened.has_rules() {
@@ -47,6 +49,12 @@ pub(crate) async fn test(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
             "`databases` must be a list of at most {DATABASES_MAX} names"
         ))
     })?;
+    let change = request.get("change");
+    let bytes = change.map_or(0, |change| change.to_string().len());
+    if bytes.saturating_mul(databases.len()) > TRIED_BYTES_MAX {
+        let reason = "`change` is too large for so many `databases`: its size times their number must be at most 20 MB; name fewer";
+        return Err(Error::bad_request(reason));
+    }
     let rule = Rule::parse(&body).and_then(|rule| {
         let rule = rule.map(|rule| Ok((call.shared.rules.check_secrets(&rule)?, rule)));
         rule.transpose()
@@ -56,7 +64,7 @@ pub(crate) async fn test(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
             "ok": true,
             "enabled": rule.enabled,
             "warnings": warnings,
-            "databases": trial(&rule, &id, &databases, request.get("change")),
+            "databases": trial(&rule, &id, &databases, change),
         }),
         Ok(None) => json!({"ok": true, "enabled": false, "warnings": [], "databases": []}),
         Err(invalid) => json!({

@@ -174,6 +174,26 @@ async fn a_rule_can_be_tried() {
         .gives(404);
 }
 
+/// The response can have it once for each of them.
+#[tokio::test]
+async fn a_large_change_is_tried_on_a_few_databases() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let rule =
+        json!({"type": "on_change", "url": "http://h/", "method": "POST", "params": "$change"});
+    let names = |count: usize| (0..count).map(|nth| format!("d{nth}")).collect::<Vec<_>>();
+    let change = json!({"doc": {"_id": "a", "text": "x".repeat(100_000)}});
+    let body = |count| json!({"rule": rule, "databases": names(count), "change": change});
+    let tried = test(&root, &body(10)).await;
+    assert_eq!(tried["databases"].as_array().unwrap().len(), 10);
+    let refused = root.post("/_rules/_test", &body(300)).await.gives(400);
+    let reason = refused["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("`change` is too large for so many `databases`"),
+        "{reason}"
+    );
+}
+
 /// A frontend refuses what it knows to be wrong. Another node may have a secret that it does not know.
 #[tokio::test]
 async fn secrets_of_rules_are_checked() {
