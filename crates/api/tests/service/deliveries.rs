@@ -74,6 +74,23 @@ async fn calls_are_listed_page_by_page() {
         let rows = page["deliveries"].as_array().unwrap();
         assert_eq!(rows.len(), expected, "{query}");
     }
+    // A page ends with a call of the rule.
+    let (mut path, mut names) = ("/_deliveries?rule=rule+1&limit=2".to_owned(), Vec::new());
+    loop {
+        let page = root.get(&path).await.gives(200);
+        let rows = page["deliveries"].as_array().unwrap();
+        assert!(rows.len() <= 2, "{page}");
+        names.extend(
+            rows.iter()
+                .map(|row| row["doc_id"].as_str().unwrap().to_owned()),
+        );
+        let Some(after) = page["after"].as_str() else {
+            break;
+        };
+        path = format!("/_deliveries?rule=rule+1&limit=2&after={after}");
+    }
+    names.sort_unstable();
+    assert_eq!(names, ["doc 1", "doc 3", "doc 5", "doc 7", "doc 9"]);
     let one = found.iter().find(|row| row["doc_id"] == "doc 3").unwrap();
     let id = one["id"].as_str().unwrap();
     let shown = root.get(&format!("/_deliveries/{id}")).await.gives(200);

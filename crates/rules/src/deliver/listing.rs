@@ -11,6 +11,8 @@ use crate::rule::call::Attempt;
 const REPLAYED: usize = 100;
 /// Jobs read for one page of a listing by rule.
 const LOOKED_MAX: usize = 2_000;
+/// Jobs per transaction of such a listing, of which few may be of the rule.
+const AT_LEAST: usize = 100;
 
 /// Which deliveries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,8 +137,10 @@ impl Deliveries {
         let (mut found, mut looked) = (Vec::new(), 0);
         let mut cursor = after.cloned();
         loop {
-            let page = (self.jobs)
-                .list(&self.ty, &query, cursor.as_ref(), limit - found.len())
+            let wanted = limit - found.len();
+            let few = if filter.is_of_rules() { AT_LEAST } else { 1 };
+            let (mut next, mut end) = self
+                .next(filter, &query, cursor.as_ref(), wanted.max(few))
                 .await?;
             looked += page.jobs.len();
             found.extend(
@@ -173,6 +177,19 @@ impl Deliveries {
 
     /// Makes a delivery again, as soon as possible or, if it runs, after that; its back-off and its count of failures
     /// start anew. False if it does not exist.
+    /// The next deliveries, `None` for those that the filter leaves out, and where those after them begin.
+    async fn next(
+        &self,
+        filter: &Filter,
+        query: &Query,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> jobs::Result<(Vec<Option<Shown>>, Option<Cursor>)> {
+        let page = self.jobs.list(&self.ty, query, after, limit).await?;
+        let shown = page.jobs.into_iter().map(|listed| filter.shown(listed));
+        Ok((shown.collect(), page.cursor))
+    }
+
     pub async fn replay(&self, id: &str) -> jobs::Result<bool> {
         let Ok(id) = &JobId::try_from(id) else {
             return Ok(false);
@@ -276,3 +293,7 @@ impl Filter {
         wanted.then_some(shown)
     }
 }
+    fn is_of_rules(&self) -> bool {
+        self.rule.is_some() || self.rule_database.is_some()
+    }
+

@@ -138,9 +138,9 @@ impl Listeners {
         };
         let (mut found, mut looked) = (Vec::new(), 0);
         while !walk.is_over && found.len() < limit && looked < LOOKED_MAX {
-            let page = limit - found.len();
-            looked += page;
-            let jobs = self.walk(&mut walk, page, rule, only).await?;
+            let wanted = limit - found.len();
+            looked += wanted.max(PAGE);
+            let jobs = self.walk(&mut walk, wanted, rule, only).await?;
             found.extend(jobs.into_iter().map(Progress::from));
         }
         Ok((found, walk.cursor))
@@ -246,10 +246,6 @@ impl Listeners {
             data: true,
             ..Query::default()
         };
-        let page = (self.jobs())
-            .list(&self.ty, &query, walk.cursor.as_ref(), limit)
-            .await?;
-        (walk.is_over, walk.cursor) = (page.cursor.is_none(), page.cursor);
         let is_one =
             |only: &Option<String>, name: &str| only.as_ref().is_none_or(|only| only == name);
         let of_rule = |listed: Listed| {
@@ -259,7 +255,23 @@ impl Listeners {
                 && is_one(&only.database, &place.db);
             wanted.then_some((listed.info, place))
         };
-        Ok(page.jobs.into_iter().filter_map(of_rule).collect())
+        let mut length = limit.max(PAGE);
+        loop {
+            let page = (self.jobs())
+                .list(&self.ty, &query, walk.cursor.as_ref(), length)
+                .await?;
+            let found: Vec<_> = page.jobs.into_iter().map(of_rule).collect();
+            let mut wanted = found.iter().enumerate().filter(|(_, one)| one.is_some());
+            if let Some((at, _)) = wanted.nth(limit - 1)
+                && at + 1 < found.len()
+            {
+                // Again, because the next page begins behind these.
+                length = at + 1;
+                continue;
+            }
+            (walk.is_over, walk.cursor) = (page.cursor.is_none(), page.cursor);
+            return Ok(found.into_iter().flatten().collect());
+        }
     }
 }
 

@@ -377,6 +377,38 @@ async fn calls_that_block_are_made_in_order_until_each_succeeds() {
     assert!(fixture.sent.try_recv().is_err() && fixture.enqueued.try_recv().is_err());
 }
 
+/// A page ends with a database of the rule, and the next one begins behind it.
+#[tokio::test]
+async fn databases_of_a_rule_are_listed_page_by_page() {
+    let mut fixture = Fixture::new().await;
+    for id in ["other", "r", "s"] {
+        fixture.rule(on_change(&json!({"_id": id}))).await;
+    }
+    for db in ["b", "c"] {
+        fixture.peer.create_database(db).unwrap();
+    }
+    for db in ["a", "b", "c"] {
+        fixture.signal_in(db, Event::Updated, None).await;
+    }
+    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
+    let rule = RuleId {
+        instance: fixture.db.instance(),
+        doc: "r".to_owned(),
+    };
+    let (mut names, mut after) = (Vec::new(), None);
+    loop {
+        let page = listeners.progress(&rule, &Only::default(), after, 1).await;
+        let (found, next) = page.unwrap();
+        assert!(found.len() <= 1, "{found:?}");
+        names.extend(found.into_iter().map(|progress| progress.database));
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(names, ["a", "b", "c"]);
+}
+
 /// Then all later changes are new.
 #[tokio::test]
 async fn a_rule_that_has_seen_an_empty_database_skips_no_change() {
