@@ -359,26 +359,6 @@ async fn a_rule_is_paused_and_resumed() {
     }
 }
 
-#[tokio::test]
-#[expect(clippy::too_many_lines, reason = "it is a table")]
-async fn actions_on_rules_say_what_to_do() {
-    let fixture = fixture().await;
-    let root = fixture.root();
-    root.put("/_rules/hook", &rule()).await.gives(201);
-    let copy = json!({"type": "replicator", "source": "http://s/a", "target": "http://t/b"});
-    root.put("/_rules/copy", &copy).await.gives(201);
-    root.put("/_rules/state", &json!({"type": "global"}))
-        .await
-        .gives(201);
-    let none = json!({});
-    for (path, body, expected) in [
-        (
-            "/_rules/hook/_trigger",
-            &none,
-            json!({"ok": true, "id": "hook", "triggered": 0}),
-        ),
-        (
-            "/_rules/copy/_trigger",
 /// It would be refused now, but works.
 #[tokio::test]
 async fn a_rule_that_an_earlier_version_accepted_is_controlled() {
@@ -401,6 +381,26 @@ async fn a_rule_that_an_earlier_version_accepted_is_controlled() {
     );
 }
 
+#[tokio::test]
+#[expect(clippy::too_many_lines, reason = "it is a table")]
+async fn actions_on_rules_say_what_to_do() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    root.put("/_rules/hook", &rule()).await.gives(201);
+    let copy = json!({"type": "replicator", "source": "http://s/a", "target": "http://t/b"});
+    root.put("/_rules/copy", &copy).await.gives(201);
+    root.put("/_rules/state", &json!({"type": "global"}))
+        .await
+        .gives(201);
+    let none = json!({});
+    for (path, body, expected) in [
+        (
+            "/_rules/hook/_trigger",
+            &none,
+            json!({"ok": true, "id": "hook", "triggered": 0}),
+        ),
+        (
+            "/_rules/copy/_trigger",
             &none,
             json!({"ok": true, "id": "copy", "triggered": 0}),
         ),

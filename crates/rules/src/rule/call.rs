@@ -218,6 +218,9 @@ impl Default for Retry {
 
 /// The part of a delay by which it is longer or shorter.
 const JITTER: f64 = 0.2;
+/// After so many failures in a row, delays are at least this long, so that a rule without delays does not call without end.
+const QUICK_MAX: u32 = 3;
+const SLOW_MIN: Duration = Duration::from_secs(1);
 
 impl Retry {
     /// The delay after this many failures in a row.
@@ -227,12 +230,14 @@ impl Retry {
         let grown = grown.min(f64::MAX);
         let delay_max = Self::default().max_delay_sec;
         let delay = seconds(self.delay_sec * grown, Duration::MAX).min(seconds(
-/// After so many failures in a row, delays are at least this long, so that a rule without delays does not call without end.
-const QUICK_MAX: u32 = 3;
-const SLOW_MIN: Duration = Duration::from_secs(1);
             self.max_delay_sec,
             Duration::from_secs_f64(delay_max),
         ));
+        let delay = if failures > QUICK_MAX {
+            delay.max(SLOW_MIN)
+        } else {
+            delay
+        };
         delay.mul_f64(1.0 - JITTER) + entropy.up_to(delay.mul_f64(2.0 * JITTER))
     }
 }
@@ -242,11 +247,6 @@ fn seconds(seconds: f64, default: Duration) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(default)
 }
 
-        let delay = if failures > QUICK_MAX {
-            delay.max(SLOW_MIN)
-        } else {
-            delay
-        };
 /// A call that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {

@@ -324,10 +324,10 @@ impl<S: Sender> Run<'_, S> {
             let Some(call) = self.call(webhook, row).await? else {
                 continue;
             };
-            // A call that loops ends as a dead letter.
-            let given_up = call.loops() || !self.send(&call).await?;
             // The changes before this one may have been skipped under another rule than the one that is there now.
             self.check_rule().await?;
+            // A call that loops ends as a dead letter.
+            let given_up = call.loops() || !self.send(&call).await?;
             // Others may go on; this one is a delivery now, which ends as a dead letter, too.
             let calls: Vec<_> = given_up.then(|| call.storable()).into_iter().collect();
             self.place.failures = 0;
