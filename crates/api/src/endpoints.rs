@@ -91,6 +91,7 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
         (
             Route::Deliveries
             | Route::DeliveryReplays
+            | Route::DeliveryRemovals
             | Route::Delivery(_)
             | Route::DeliveryReplay(_),
             _,

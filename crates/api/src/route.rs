@@ -60,6 +60,8 @@ pub enum Route {
     Deliveries,
     /// `/_deliveries/_replay`: many
     DeliveryReplays,
+    /// `/_deliveries/_remove`: many
+    DeliveryRemovals,
     /// `/_deliveries/{id}`
     Delivery(String),
     /// `/_deliveries/{id}/_replay`
@@ -213,6 +215,7 @@ impl Route {
             | Self::RemoteStart
             | Self::Deliveries
             | Self::DeliveryReplays
+            | Self::DeliveryRemovals
             | Self::Delivery(_)
             | Self::DeliveryReplay(_)
             | Self::Jobs
@@ -320,6 +323,7 @@ fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
         ("_remotes", name) => Route::Remote(name.join("/")),
         ("_deliveries", []) => Route::Deliveries,
         ("_deliveries", ["_replay"]) => Route::DeliveryReplays,
+        ("_deliveries", ["_remove"]) => Route::DeliveryRemovals,
         ("_deliveries", [id]) => Route::Delivery((*id).to_owned()),
         ("_deliveries", [id, "_replay"]) => Route::DeliveryReplay((*id).to_owned()),
         ("_replicate", []) => Route::Replicate,

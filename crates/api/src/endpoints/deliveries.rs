@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use document::json::Json;
+use http::Method;
 use jiff::Timestamp;
 use jobs::{Cursor, State};
 use rules::deliver::{Attempt, Deliveries, Filter, Run, Shown};
@@ -29,6 +30,12 @@ pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
     };
     match call.route.clone() {
         Route::Deliveries => list(call, &deliveries).await,
+        Route::Delivery(id) if call.method == Method::DELETE => {
+            if !deliveries.remove(&id).await.map_err(failed)? {
+                return Err(Error::not_found("missing"));
+            }
+            Ok(reply::ok(&json!({"ok": true})))
+        }
         Route::Delivery(id) => show(call, &deliveries, &id).await,
         Route::DeliveryReplay(id) => {
             call.allow("POST")?;
@@ -37,7 +44,16 @@ pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
             }
             Ok(reply::ok(&json!({"ok": true})))
         }
-        _ => replay(call, &deliveries).await,
+        Route::DeliveryRemovals => {
+            let filter = ended(call).await?;
+            let removed = deliveries.remove_all(&filter).await.map_err(failed)?;
+            Ok(reply::ok(&json!({"ok": true, "removed": removed})))
+        }
+        _ => {
+            let filter = ended(call).await?;
+            let replayed = deliveries.replay_all(&filter).await.map_err(failed)?;
+            Ok(reply::ok(&json!({"ok": true, "replayed": replayed})))
+        }
     }
 }
 
@@ -81,7 +97,7 @@ pub(super) fn add_after(body: &mut Value, cursor: Option<&Cursor>) {
 }
 
 async fn show(call: &Call, deliveries: &Deliveries, id: &str) -> Result<Reply, Error> {
-    call.allow("GET,HEAD")?;
+    call.allow("DELETE,GET,HEAD")?;
     let found = deliveries.show(id).await.map_err(failed)?;
     let (shown, runs) = found.ok_or_else(|| Error::not_found("missing"))?;
     let mut body = row(&shown);
@@ -89,14 +105,14 @@ async fn show(call: &Call, deliveries: &Deliveries, id: &str) -> Result<Reply, E
     Ok(reply::ok(&body))
 }
 
-/// `{"rule": ..., "rule_database": ..., "state": "dead"}`, all optional.
-async fn replay(call: &mut Call, deliveries: &Deliveries) -> Result<Reply, Error> {
+/// Which calls to replay or remove: `{"rule": ..., "rule_database": ..., "state": "dead"}`, all optional.
+async fn ended(call: &mut Call) -> Result<Filter, Error> {
     call.allow("POST")?;
     call.check_json()?;
     let body = call.json_object().await?;
     let mut filter = Filter::default();
     for (name, value) in body.as_object().unwrap_or_default() {
-        // What is not understood must not be left out: more would be replayed.
+        // What is not understood must not be left out: more calls would match.
         let Json::String(text) = value else {
             return Err(Error::bad_request(format!("`{name}` must be a string")));
         };
@@ -110,8 +126,7 @@ async fn replay(call: &mut Call, deliveries: &Deliveries) -> Result<Reply, Error
     if filter.state.is_some_and(|state| !state.is_over()) {
         return Err(Error::bad_request("`state` must be delivered or dead"));
     }
-    let replayed = deliveries.replay_all(&filter).await.map_err(failed)?;
-    Ok(reply::ok(&json!({"ok": true, "replayed": replayed})))
+    Ok(filter)
 }
 
 fn state(name: &str) -> Result<State, Error> {

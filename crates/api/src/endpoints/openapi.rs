@@ -76,7 +76,8 @@ const TABLE: &str = "\
 /_remotes/{remote}                    | get                 | One remote, and its replications                     | state limit after
 /_deliveries                          | get                 | Calls of webhooks                                    | rule rule_database state after limit
 /_deliveries/_replay                  | post                | Make many calls of webhooks again                    |
-/_deliveries/{id}                     | get                 | One call of a webhook, its response and its runs     |
+/_deliveries/_remove                  | post                | Remove many calls of webhooks                        |
+/_deliveries/{id}                     | get delete          | One call of a webhook, its response and its runs     |
 /_deliveries/{id}/_replay             | post                | Make a call of a webhook again                       |
 /{db}                                 | get put post delete | A database; a document without an id                 | batch new_edits
 /{db}/_all_docs                       | get post            | Documents by id                                      | LISTING

@@ -39,6 +39,7 @@ fn paths_name_routes() {
         ),
         ("/_deliveries/msg_a", Route::Delivery(text("msg_a"))),
         ("/_deliveries/_replay", Route::DeliveryReplays),
+        ("/_deliveries/_remove", Route::DeliveryRemovals),
         ("/_remotes", Route::Remotes),
         ("/_remotes/_start", Route::RemoteStart),
         (

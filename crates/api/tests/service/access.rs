@@ -61,7 +61,9 @@ GET    /_remotes/x                             1 1 1 1 1 .
 POST   /_remotes/_start                        1 1 1 1 1 .
 GET    /_deliveries                            1 1 1 1 1 .
 POST   /_deliveries/_replay                    1 1 1 1 1 .
+POST   /_deliveries/_remove                    1 1 1 1 1 .
 GET    /_deliveries/x                          1 1 1 1 1 .
+DELETE /_deliveries/x                          1 1 1 1 1 .
 POST   /_deliveries/x/_replay                  1 1 1 1 1 .
 GET    /_scheduler/docs                        1 1 1 1 1 .
 GET    /_scheduler/docs/_replicator/x          1 1 1 1 1 .

@@ -107,16 +107,51 @@ async fn calls_are_listed_page_by_page() {
     );
 }
 
+/// Makes this many calls dead letters.
+async fn fail(fixture: &Fixture, count: usize) {
+    let (jobs, ty) = (fixture.replications.jobs(), fixture.deliveries.job_type());
+    let holder = Holder::new("node").unwrap();
+    for accepted in jobs.accept(ty, &holder, count).await.unwrap().jobs {
+        let finish = Finish::dead("404 in 3 ms");
+        assert!(!jobs.finish(&accepted.job, finish).await.unwrap().again);
+    }
+}
+
+#[tokio::test]
+async fn calls_are_removed() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let count = async |query: &str| {
+        let page = root.get(&format!("/_deliveries{query}")).await.gives(200);
+        page["deliveries"].as_array().unwrap().len()
+    };
+    // Those that wait are not removed with the others.
+    let many = root.post("/_deliveries/_remove", &json!({})).await;
+    assert_eq!(many.gives(200), json!({"ok": true, "removed": 0}));
+    let page = root.get("/_deliveries?limit=1").await.gives(200);
+    let path = format!(
+        "/_deliveries/{}",
+        page["deliveries"][0]["id"].as_str().unwrap()
+    );
+    assert_eq!(root.delete(&path).await.gives(200), json!({"ok": true}));
+    root.get(&path).await.gives(404);
+    (root.delete(&path).await).refuses(404, "not_found", "missing");
+    fail(&fixture, 9).await;
+    assert_eq!(count("?state=dead").await, 9);
+    let of_one = count("?rule=rule+1&rule_database=spiegel").await;
+    let filter = json!({"rule": "rule 1", "rule_database": "spiegel", "state": "dead"});
+    let many = root.post("/_deliveries/_remove", &filter).await;
+    assert_eq!(many.gives(200), json!({"ok": true, "removed": of_one}));
+    let rest = root.post("/_deliveries/_remove", &json!({})).await;
+    assert_eq!(rest.gives(200), json!({"ok": true, "removed": 9 - of_one}));
+    assert_eq!(count("").await, 0);
+}
+
 #[tokio::test]
 async fn calls_are_replayed() {
     let fixture = fixture().await;
     let root = fixture.root();
-    let (jobs, ty) = (fixture.replications.jobs(), fixture.deliveries.job_type());
-    let holder = Holder::new("node").unwrap();
-    for accepted in jobs.accept(ty, &holder, 10).await.unwrap().jobs {
-        let finish = Finish::dead("404 in 3 ms");
-        assert!(!jobs.finish(&accepted.job, finish).await.unwrap().again);
-    }
+    fail(&fixture, 10).await;
     let dead = root.get("/_deliveries?state=dead").await.gives(200);
     let dead = dead["deliveries"].as_array().unwrap();
     assert_eq!(dead.len(), 10);
@@ -159,11 +194,10 @@ async fn wrong_requests_are_refused() {
         json!({"since": "x"}),
         json!({"rule": 1}),
     ] {
-        assert_eq!(
-            root.post("/_deliveries/_replay", &body).await.status,
-            400,
-            "{body}"
-        );
+        for action in ["_replay", "_remove"] {
+            let answer = root.post(&format!("/_deliveries/{action}"), &body).await;
+            assert_eq!(answer.status, 400, "{action} {body}");
+        }
     }
     let long = "x".repeat(300);
     for id in ["msg_unknown", &long] {

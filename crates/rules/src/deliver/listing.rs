@@ -1,4 +1,4 @@
-//! Shows deliveries, and makes them again.
+//! Shows deliveries, makes them again, and removes them.
 
 use jobs::{Cursor, End, JobId, JobInfo, Listed, Op, Outcome, Query, State};
 use store::{Call as Transact, Transaction};
@@ -7,8 +7,8 @@ use super::delivery::Delivery;
 use super::{Deliveries, identity};
 use crate::rule::call::Attempt;
 
-/// Deliveries per transaction when many are replayed.
-const REPLAYED: usize = 100;
+/// Deliveries per transaction when many are replayed or removed.
+const TOGETHER: usize = 100;
 /// Jobs read for one page of a listing by rule.
 const LOOKED_MAX: usize = 2_000;
 /// Jobs per transaction of such a listing, of which few may be of the rule.
@@ -22,6 +22,23 @@ pub struct Filter {
     /// Of rules in the database of this name.
     pub rule_database: Option<String>,
     pub state: Option<State>,
+}
+
+/// What is done to deliveries that have ended.
+#[derive(Clone, Copy)]
+enum Act {
+    Replay,
+    Remove,
+}
+
+impl Act {
+    /// Of its transactions.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Replay => "replay",
+            Self::Remove => "remove",
+        }
+    }
 }
 
 /// A page of a listing.
@@ -142,13 +159,15 @@ impl Deliveries {
             let (mut next, mut end) = self
                 .next(filter, &query, cursor.as_ref(), wanted.max(few))
                 .await?;
-            looked += page.jobs.len();
-            found.extend(
-                page.jobs
-                    .into_iter()
-                    .filter_map(|listed| filter.shown(listed)),
-            );
-            cursor = page.cursor;
+            let mut shown = next.iter().enumerate().filter(|(_, one)| one.is_some());
+            let last = shown.nth(wanted - 1).map(|(at, _)| at + 1);
+            if let Some(enough) = last.filter(|enough| *enough < next.len()) {
+                // Again, because the next page begins behind these.
+                (next, end) = self.next(filter, &query, cursor.as_ref(), enough).await?;
+            }
+            looked += next.len();
+            found.extend(next.into_iter().flatten());
+            cursor = end;
             if cursor.is_none() || found.len() >= limit || looked >= LOOKED_MAX {
                 return Ok(Listing {
                     deliveries: found,
@@ -156,6 +175,19 @@ impl Deliveries {
                 });
             }
         }
+    }
+
+    /// The next deliveries, `None` for those that the filter leaves out, and where those after them begin.
+    async fn next(
+        &self,
+        filter: &Filter,
+        query: &Query,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> jobs::Result<(Vec<Option<Shown>>, Option<Cursor>)> {
+        let page = self.jobs.list(&self.ty, query, after, limit).await?;
+        let shown = page.jobs.into_iter().map(|listed| filter.shown(listed));
+        Ok((shown.collect(), page.cursor))
     }
 
     /// A delivery and its last runs, oldest first; `None` if it does not exist.
@@ -177,19 +209,6 @@ impl Deliveries {
 
     /// Makes a delivery again, as soon as possible or, if it runs, after that; its back-off and its count of failures
     /// start anew. False if it does not exist.
-    /// The next deliveries, `None` for those that the filter leaves out, and where those after them begin.
-    async fn next(
-        &self,
-        filter: &Filter,
-        query: &Query,
-        after: Option<&Cursor>,
-        limit: usize,
-    ) -> jobs::Result<(Vec<Option<Shown>>, Option<Cursor>)> {
-        let page = self.jobs.list(&self.ty, query, after, limit).await?;
-        let shown = page.jobs.into_iter().map(|listed| filter.shown(listed));
-        Ok((shown.collect(), page.cursor))
-    }
-
     pub async fn replay(&self, id: &str) -> jobs::Result<bool> {
         let Ok(id) = &JobId::try_from(id) else {
             return Ok(false);
@@ -231,6 +250,26 @@ impl Deliveries {
     /// Replays all deliveries of a filter that have ended before now: dead letters, unless the filter's state says
     /// otherwise. Returns how many. Not atomic: after an error some are replayed and others not; call it again.
     pub async fn replay_all(&self, filter: &Filter) -> jobs::Result<u64> {
+        self.each_ended(filter, Act::Replay).await
+    }
+
+    /// Removes a delivery in any state. A call that is being made may still arrive. False if it does not exist.
+    pub async fn remove(&self, id: &str) -> jobs::Result<bool> {
+        let Ok(id) = &JobId::try_from(id) else {
+            return Ok(false);
+        };
+        match self.jobs.remove(&self.ty, id).await {
+            Err(jobs::Error::NotFound) => Ok(false),
+            removed => removed.map(|()| true),
+        }
+    }
+
+    /// Removes deliveries, chosen as in [`Self::replay_all`]. Returns how many.
+    pub async fn remove_all(&self, filter: &Filter) -> jobs::Result<u64> {
+        self.each_ended(filter, Act::Remove).await
+    }
+
+    async fn each_ended(&self, filter: &Filter, act: Act) -> jobs::Result<u64> {
         let filter = Filter {
             state: filter.state.or(Some(State::Dead)),
             ..filter.clone()
@@ -241,10 +280,10 @@ impl Deliveries {
             data: true,
             ..Query::default()
         };
-        let (mut cursor, mut replayed) = (None, 0);
+        let (mut cursor, mut count) = (None, 0);
         loop {
             let page = (self.jobs)
-                .list(&self.ty, &query, cursor.as_ref(), REPLAYED)
+                .list(&self.ty, &query, cursor.as_ref(), TOGETHER)
                 .await?;
             // One that ended later may be one that this call has replayed.
             let ended =
@@ -259,32 +298,50 @@ impl Deliveries {
                 .filter(ended)
                 .filter_map(of_filter)
                 .collect();
-            replayed += self.replay_these(&ids).await?;
+            count += self.act_on(&ids, act).await?;
             cursor = page.cursor;
             if cursor.is_none() {
-                return Ok(replayed);
+                return Ok(count);
             }
         }
     }
 
-    async fn replay_these(&self, ids: &[JobId]) -> jobs::Result<u64> {
+    async fn act_on(&self, ids: &[JobId], act: Act) -> jobs::Result<u64> {
         if ids.is_empty() {
             return Ok(0);
         }
         let op = self.jobs.op();
         (self.jobs.store())
-            .transact(Transact::batch("replay"), |tx| async move {
-                let mut replayed = 0;
+            .transact(Transact::batch(act.name()), |tx| async move {
+                let mut count = 0;
                 for id in ids {
-                    replayed += u64::from(self.replay_in(&tx, &op, id).await?);
+                    let done = match act {
+                        Act::Replay => self.replay_in(&tx, &op, id).await?,
+                        Act::Remove => self.remove_ended_in(&tx, &op, id).await?,
+                    };
+                    count += u64::from(done);
                 }
-                Ok(replayed)
+                Ok(count)
             })
             .await
+    }
+
+    /// False if it has not ended: it may have been replayed since it was listed.
+    async fn remove_ended_in(&self, tx: &Transaction, op: &Op, id: &JobId) -> jobs::Result<bool> {
+        let info = self.jobs.info_in(tx, &self.ty, id).await?;
+        let has_ended = info.is_some_and(|info| info.state.is_over());
+        if has_ended {
+            self.jobs.remove_in(tx, op, &self.ty, id).await?;
+        }
+        Ok(has_ended)
     }
 }
 
 impl Filter {
+    fn is_of_rules(&self) -> bool {
+        self.rule.is_some() || self.rule_database.is_some()
+    }
+
     fn shown(&self, listed: Listed) -> Option<Shown> {
         let shown = Shown::of(listed.info, &listed.data?)?;
         let database = self.rule_database.as_ref();
@@ -293,7 +350,3 @@ impl Filter {
         wanted.then_some(shown)
     }
 }
-    fn is_of_rules(&self) -> bool {
-        self.rule.is_some() || self.rule_database.is_some()
-    }
-

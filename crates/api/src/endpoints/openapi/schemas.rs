@@ -80,7 +80,7 @@ pub(super) fn body(path: &str, method: &str) -> Value {
     let texts = || json!({"type": "array", "items": {"type": "string"}});
     let part = path.rsplit('/').next().unwrap_or_default();
     match part {
-        "_replay" if !path.contains('{') => {
+        "_replay" | "_remove" if !path.contains('{') => {
             let state = json!({"enum": ["delivered", "dead"]});
             let fields = json!({"rule": text, "rule_database": text, "state": state});
             members(&fields, &[])
