@@ -226,6 +226,8 @@ async fn commands_that_cannot_be_used_change_nothing() {
         &["jobs", "restart"],
         &["deliveries", "replay"],
         &["deliveries", "replay", ""],
+        &["deliveries", "remove"],
+        &["deliveries", "remove", ""],
         &["schedules", "remove", ""],
         &["rules", "show", ".."],
         &["jobs", "--type", "mail", "types"],
@@ -372,12 +374,13 @@ async fn deliveries(State(asked): State<Asked>, request: Request) -> axum::Json<
         ("/_deliveries", _) => json!({"deliveries": [call], "after": "next"}),
         ("/_deliveries/a1", _) => shown,
         ("/_deliveries/_replay", _) => json!({"ok": true, "replayed": 1200}),
+        ("/_deliveries/_remove", _) => json!({"ok": true, "removed": 1200}),
         _ => json!({"ok": true}),
     })
 }
 
 #[tokio::test]
-async fn calls_are_listed_and_replayed() {
+async fn calls_are_listed_replayed_and_removed() {
     let asked = Asked::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -420,6 +423,14 @@ async fn calls_are_listed_and_replayed() {
     let (out, requests) = succeed(&["replay", "--rule", "hook"]).await;
     let expected = r#"POST /_deliveries/_replay {"state":"dead","rule":"hook"}"#;
     assert_eq!((&*out, &*requests[0]), ("replayed 1,200 calls\n", expected));
+    let (out, requests) = succeed(&["remove", "a1"]).await;
+    assert_eq!(
+        (&*out, &*requests[0]),
+        ("removed a1\n", "DELETE /_deliveries/a1")
+    );
+    let (out, requests) = succeed(&["remove", "--rule", "hook"]).await;
+    let expected = r#"POST /_deliveries/_remove {"state":"dead","rule":"hook"}"#;
+    assert_eq!((&*out, &*requests[0]), ("removed 1,200 calls\n", expected));
     let of_one = ["--db", "spiegel", "--rule", "hook"];
     let (_, requests) = succeed(&[&["list", "--limit", "1"], &of_one[..]].concat()).await;
     let expected = "GET /_deliveries?rule=hook&rule_database=spiegel&limit=1";

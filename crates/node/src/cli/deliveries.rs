@@ -45,11 +45,13 @@ enum Action {
         id: String,
     },
     /// Make a call again, or all calls of rules or in a state
-    Replay(Replay),
+    Replay(Which),
+    /// Remove a call, or all calls of rules or in a state
+    Remove(Which),
 }
 
 #[derive(Debug, Args)]
-struct Replay {
+struct Which {
     /// Id of the call
     #[arg(conflicts_with_all = FILTERS)]
     id: Option<String>,
@@ -111,7 +113,17 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Action::Replay(replay) => run_again(&service, replay).await,
+        Action::Replay(which) => {
+            let one = which
+                .id
+                .as_deref()
+                .map(|id| (Method::POST, path(id, "/_replay")));
+            act(&service, which, one, "replay", "replayed").await
+        }
+        Action::Remove(which) => {
+            let one = which.id.as_deref().map(|id| (Method::DELETE, path(id, "")));
+            act(&service, which, one, "remove", "removed").await
+        }
     }
 }
 
@@ -211,31 +223,38 @@ fn describe(call: &Value) -> String {
     output::table(&["", ""], &rows).trim_start().to_owned()
 }
 
-async fn run_again(service: &Service, replay: Replay) -> anyhow::Result<()> {
-    if let Some(id) = &replay.id {
-        let answer = (service.send(Method::POST, &path(id, "/_replay"))).await?;
-        service.done(&answer, "replayed", id);
+/// Acts on calls; `one` is the request if a call is named.
+async fn act(
+    service: &Service,
+    which: Which,
+    one: Option<(Method, String)>,
+    action: &str,
+    done: &str,
+) -> anyhow::Result<()> {
+    if let (Some(id), Some((method, path))) = (&which.id, one) {
+        let answer = service.send(method, &path).await?;
+        service.done(&answer, done, id);
         return Ok(());
     }
-    let of = [("rule", replay.rule), ("rule_database", replay.db)];
+    let of = [("rule", which.rule), ("rule_database", which.db)];
     let of = of.into_iter();
     let of: Vec<_> = of
         .filter_map(|(name, value)| Some((name, value?)))
         .collect();
-    if of.is_empty() && replay.state.is_none() {
+    if of.is_empty() && which.state.is_none() {
         return Err(unusable("name a call, or calls by --rule, --db or --state"));
     }
-    let state = replay.state.unwrap_or(State::Dead).name();
+    let state = which.state.unwrap_or(State::Dead).name();
     let mut body = Map::from_iter([("state".to_owned(), state.into())]);
     let members = of.iter().cloned();
     body.extend(members.map(|(name, value)| (name.to_owned(), value.into())));
     let body = Value::Object(body).to_string();
-    let answer = service.send_body(Method::POST, "/_deliveries/_replay", body);
-    let answer = answer.await?;
-    let replayed = answer["replayed"].as_u64().unwrap_or(0);
-    if replayed == 0 && !of.is_empty() && !has_any(service, &of).await? {
+    let path = format!("/_deliveries/_{action}");
+    let answer = service.send_body(Method::POST, &path, body).await?;
+    let count = answer[done].as_u64().unwrap_or(0);
+    if count == 0 && !of.is_empty() && !has_any(service, &of).await? {
         bail!("no call matches --rule or --db; `davenport rules list` shows rules");
     }
-    service.done(&answer, "replayed", &counted(replayed, "call"));
+    service.done(&answer, done, &counted(count, "call"));
     Ok(())
 }
