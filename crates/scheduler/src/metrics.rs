@@ -5,8 +5,7 @@ use std::time::Duration;
 use metrics::{counter, gauge, histogram};
 
 use crate::data::Census;
-use crate::outcome::Outcome;
-use crate::run::Reason;
+use crate::outcome::{Outcome, Reason};
 
 pub(crate) fn accepted(jobs: usize) {
     counter!("couchdb_couch_replicator_jobs_accepts_total").increment(jobs as u64);

@@ -50,7 +50,6 @@ use replication::params::Replication;
 use end::End;
 use outage::Servers;
 pub(crate) use shown::{STUCK, Shown, watched};
-pub(crate) use sleep::Reason;
 use sleep::Woken;
 use start::Begun;
 

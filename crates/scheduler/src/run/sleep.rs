@@ -15,6 +15,7 @@ use super::end::End;
 use crate::data::{Asleep, Behind, JobData, JobState, Kind, Wake};
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::outcome::Reason;
 use crate::remote::delayed_ms;
 use crate::service::Replications;
 use crate::testing::{self, Bug};
@@ -38,30 +39,6 @@ pub(super) enum Woken {
     Ends(End),
     /// It runs; why, if it has a trigger.
     Runs(Option<Reason>),
-}
-
-/// Why a triggered replication runs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Reason {
-    /// Its source has changed.
-    Change,
-    /// It is to run at least this often.
-    Time,
-    /// Its last run failed.
-    Retry,
-    /// It is new, was asked to run, or its last run was stopped.
-    Start,
-}
-
-impl Reason {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Change => "change",
-            Self::Time => "time",
-            Self::Retry => "retry",
-            Self::Start => "start",
-        }
-    }
 }
 
 impl Work<'_> {
