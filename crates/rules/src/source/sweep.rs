@@ -30,8 +30,10 @@ pub(super) const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// How often sleepers are woken for one sequence of a database that cannot be read: the first run may have read a copy of the
 /// database that lags behind.
 const WAKES_MAX: u32 = 3;
-/// So many such databases are remembered.
-const UNREADABLE_MAX: usize = 100_000;
+/// How many sweeps have to find a database without changes under a sequence before they stop asking: for the same reason.
+const LOOKS: u32 = 3;
+/// So many databases of either kind are remembered.
+const REMEMBERED_MAX: usize = 100_000;
 
 /// Why a request or a transaction failed.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +74,8 @@ pub(super) struct Sweeper<'a> {
     failures: u32,
     /// Databases that the user of the source cannot read, their last sequence, and how often sleepers were woken for it.
     unreadable: HashMap<String, (Seq, u32)>,
+    /// Databases that had no changes under a sequence, how many sweeps have found that, and the last one's beginning.
+    unchanged: HashMap<String, (Seq, u32, Instant)>,
 }
 
 /// A look at all sleepers, page by page, so that those of a million databases do not wait for the last one.
@@ -122,6 +126,7 @@ impl<'a> Sweeper<'a> {
             last: None,
             failures: 0,
             unreadable: HashMap::new(),
+            unchanged: HashMap::new(),
         }
     }
 
@@ -238,7 +243,11 @@ impl<'a> Sweeper<'a> {
                     }
                     found.unknown.push(name);
                 }
-                Verdict::Unchanged => unchanged.extend(moved),
+                Verdict::Unchanged => {
+                    if self.count_look(&name, &moved, sweep.began) >= LOOKS {
+                        unchanged.extend(moved);
+                    }
+                }
             }
         }
         if !unchanged.is_empty() {
@@ -261,10 +270,29 @@ impl<'a> Sweeper<'a> {
 
     fn count_wake(&mut self, database: &str, seq: Seq) {
         let wakes = self.wakes_for(database, &seq) + 1;
-        if self.unreadable.len() >= UNREADABLE_MAX {
+        if self.unreadable.len() >= REMEMBERED_MAX {
             self.unreadable.clear();
         }
         self.unreadable.insert(database.to_owned(), (seq, wakes));
+    }
+
+    /// How many sweeps, with this one, have found that a database has no changes under its sequence.
+    fn count_look(&mut self, database: &str, moved: &[Moved], began: Instant) -> u32 {
+        let Some(seq) = moved.iter().find_map(|(_, listed)| listed.as_ref()) else {
+            return 0;
+        };
+        if self.unchanged.len() >= REMEMBERED_MAX {
+            self.unchanged.clear();
+        }
+        let known = self.unchanged.get_mut(database);
+        if let Some((_, looks, last)) = known.filter(|(before, ..)| before.is_same(seq)) {
+            *looks += u32::from(*last != began);
+            *last = began;
+            return *looks;
+        }
+        let first = (seq.clone(), 1, began);
+        self.unchanged.insert(database.to_owned(), first);
+        1
     }
 
     async fn verdict(&self, database: &str, moved: &[Moved]) -> Verdict {

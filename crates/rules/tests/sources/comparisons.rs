@@ -347,11 +347,30 @@ async fn another_sequence_is_not_yet_a_change() {
     compared(&world, 12).await;
     reported_all(&world).await;
     assert_eq!(world.source().await["woken"], woken);
-    assert_eq!(asked(), before + 1);
+    assert_eq!(asked(), before + 3);
     // The sequence is not taken for one that was copied.
     world.peer.set_feed_faults(1, LOSES_ALL);
     world.peer.set_faults(Faults::none());
     world.change("late");
+    world.until_copied("late").await;
+}
+
+/// The copy of the database that is asked may lag behind the one whose sequence is listed.
+#[tokio::test]
+async fn a_change_that_is_not_there_at_the_first_look_is_found() {
+    let world = World::new().await;
+    let node = world.node(without_feed()).await;
+    world.until_followed("dbs_info").await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    node.stop().await;
+    world.change("late");
+    let nothing = json!({"results": [], "last_seq": "0", "pending": 0});
+    let look = On::get("/a/_changes?since=*&limit=1").first(2);
+    world
+        .peer
+        .set_faults(Faults::script([(look, says(&nothing))]));
+    let _node = world.node(without_feed()).await;
     world.until_copied("late").await;
 }
 
