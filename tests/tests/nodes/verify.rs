@@ -278,8 +278,11 @@ async fn a_stopped_comparison_continues() {
 
     let mut other = state.clone();
     other["target"] = json!("http://other/");
+    let mut without = state.clone();
+    without["no_attachments"] = json!(true);
     for (text, told) in [
         (other.to_string(), "give another file"),
+        (without.to_string(), "continue it with this option"),
         ("{}".to_owned(), "is not a state of davenport verify"),
     ] {
         std::fs::write(&file, text).unwrap();

@@ -60,9 +60,14 @@ struct State {
     since: Option<Value>,
     documents: u64,
     differences: u64,
-    /// Changes that were read of this side. Files of earlier versions lack it.
+    /// Changes that were read of this side. Files of earlier versions lack it, and what follows.
     #[serde(default)]
     read: u64,
+    /// What is not compared.
+    #[serde(default)]
+    no_attachments: bool,
+    #[serde(default)]
+    no_security: bool,
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -207,6 +212,8 @@ impl State {
             documents: 0,
             differences: 0,
             read: 0,
+            no_attachments: command.no_attachments,
+            no_security: command.no_security,
         };
         let Some(file) = &command.state else {
             return Ok(new);
@@ -225,6 +232,17 @@ impl State {
         if (&state.source, &state.target) != (&new.source, &new.target) {
             let (source, target) = (&state.source, &state.target);
             bail!("{shown} is the state for {source} and {target}; give another file");
+        }
+        for (name, before, given) in [
+            ("--no-attachments", state.no_attachments, new.no_attachments),
+            ("--no-security", state.no_security, new.no_security),
+        ] {
+            if before != given {
+                let how = if before { "with" } else { "without" };
+                bail!(
+                    "{shown} is the state of a comparison {how} `{name}`; continue it {how} this option, or give another file"
+                );
+            }
         }
         Ok(state)
     }
