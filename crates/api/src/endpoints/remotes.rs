@@ -1,6 +1,5 @@
 //! `/_remotes`: replications of remotes, and starting them.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use document::json::Json;
@@ -185,9 +184,14 @@ async fn start(call: &mut Call) -> Result<Reply, Error> {
     let until = Instant::now() + request.timeout;
     let mut asked = Vec::new();
     let mut rows = Vec::new();
+    let mut is_known = true;
     for (name, mut rule) in remotes(call, &request).await? {
+        let mut row = json!({"name": name});
         if request.wait {
-            rule = until_looked_up(call, &name, rule, until).await?;
+            let looked_up;
+            (rule, looked_up) = until_looked_up(call, &name, rule, until).await?;
+            row["looked_up"] = looked_up.into();
+            is_known &= looked_up;
         }
         let admits = |one: Candidate<'_>| {
             (request.databases.as_ref()).is_none_or(|names| names.matches(one.database))
@@ -197,7 +201,8 @@ async fn start(call: &mut Call) -> Result<Reply, Error> {
         let replications = &call.shared.replications;
         let started = replications.start_remote(rule.remote_id(), admits, request.now);
         let started = Box::pin(started).await?;
-        rows.push(json!({"name": name, "started": started.len()}));
+        row["started"] = started.len().into();
+        rows.push(row);
         asked.extend(started);
     }
     let ids: Vec<_> = (asked.iter().take(IDS_MAX))
@@ -206,7 +211,7 @@ async fn start(call: &mut Call) -> Result<Reply, Error> {
     let mut body = json!({"ok": true, "started": asked.len(), "remotes": rows, "jobs": ids});
     if request.wait {
         let (ended, left) = wait(call, asked, until).await?;
-        body["ok"] = (ended.failed == 0 && left == 0).into();
+        body["ok"] = (is_known && ended.failed == 0 && left == 0).into();
         body["completed"] = ended.completed.into();
         body["failed"] = ended.failed.into();
         body["unfinished"] = left.into();
@@ -237,17 +242,18 @@ async fn remotes(call: &Call, request: &Request) -> Result<Vec<(String, Compiled
     Ok(found)
 }
 
-/// Waits until a remote that was just written has its replications, if its source is followed. Returns it as it is then.
+/// Waits until a remote that was just written has its replications, if its source is followed. Returns it as it is then,
+/// and whether it has them.
 async fn until_looked_up(
     call: &Call,
     name: &str,
     mut rule: Compiled,
     until: Instant,
-) -> Result<Compiled, Error> {
+) -> Result<(Compiled, bool), Error> {
     loop {
         let watched = call.shared.rules.watched(&rule).await?;
         if watched.looked_up || !watched.followed || Instant::now() >= until {
-            return Ok(rule);
+            return Ok((rule, watched.looked_up));
         }
         tokio::select! {
             () = sleep(LOOK_PAUSE) => {}
@@ -258,8 +264,8 @@ async fn until_looked_up(
 }
 
 /// How many runs ended in time, and how many did not.
-async fn wait(call: &Call, asked: Vec<Asked>, until: Instant) -> Result<(Ended, usize), Error> {
-    let (mut asked, mut ended) = (VecDeque::from(asked), Ended::default());
+async fn wait(call: &Call, mut asked: Vec<Asked>, until: Instant) -> Result<(Ended, usize), Error> {
+    let mut ended = Ended::default();
     let waiting = call
         .shared
         .replications

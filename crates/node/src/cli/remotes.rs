@@ -211,6 +211,16 @@ async fn start_all(service: &Service, start: Start) -> anyhow::Result<()> {
     } else {
         output::text(&told(&started));
     }
+    let rows = started["remotes"].as_array().into_iter().flatten();
+    let unknown: Vec<_> = (rows.filter(|row| row["looked_up"] == false))
+        .map(|row| cell(&row["name"]))
+        .collect();
+    if !unknown.is_empty() {
+        bail!(
+            "not all databases of {} were found yet, so replications may be missing; start it again when `davenport remotes show NAME` says looked_up",
+            unknown.join(", "),
+        );
+    }
     if started["ok"] != true {
         let count = |name: &str| started[name].as_u64().map(output::number);
         let (failed, left) = (count("failed"), count("unfinished"));

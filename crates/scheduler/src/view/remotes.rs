@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use jobs::{Cursor, JobInfo, Listed, State};
+use jobs::{Cursor, JobInfo, Listed, Outcome, State};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -185,7 +185,9 @@ fn state(info: &JobInfo, data: &JobData, now_ms: i64) -> (RemoteState, Option<Re
         State::Pending => match &info.waits_for {
             Some(limit) if remote_of(limit).is_some() => waits(Reason::Threads),
             Some(_) => waits(Reason::Target),
-            None if data.state == JobState::Crashing && info.due_ms > now_ms => {
+            None if (data.state == JobState::Crashing || has_stalled(info))
+                && info.due_ms > now_ms =>
+            {
                 (RemoteState::Retrying, None)
             }
             None if info.due_ms <= now_ms => waits(Reason::Node),
@@ -193,6 +195,12 @@ fn state(info: &JobInfo, data: &JobData, now_ms: i64) -> (RemoteState, Option<Re
             None => waits(Reason::Delay),
         },
     }
+}
+
+/// Whether the node of its last run died or hung: the job waits before it is tried again.
+fn has_stalled(info: &JobInfo) -> bool {
+    let end = info.last.as_ref().and_then(|run| run.end.as_ref());
+    end.is_some_and(|end| end.outcome == Outcome::Stalled)
 }
 
 impl JobData {

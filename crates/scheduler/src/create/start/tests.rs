@@ -96,13 +96,13 @@ impl World {
         self.replications.jobs()
     }
 
-    async fn start(&self, now: bool) -> VecDeque<Asked> {
+    async fn start(&self, now: bool) -> Vec<Asked> {
         self.start_version(REV, now).await
     }
 
-    async fn start_version(&self, rev: &'static str, now: bool) -> VecDeque<Asked> {
+    async fn start_version(&self, rev: &'static str, now: bool) -> Vec<Asked> {
         let started = self.replications.start_remote(self.of(rev), |_| true, now);
-        started.await.unwrap().into()
+        started.await.unwrap()
     }
 
     async fn info(&self) -> JobInfo {
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// How the runs have ended after a while, and how many have not.
-    async fn ended(&self, asked: &mut VecDeque<Asked>) -> (u64, u64, usize) {
+    async fn ended(&self, asked: &mut Vec<Asked>) -> (u64, u64, usize) {
         let mut ended = Ended::default();
         let waiting = self.replications.wait_for_runs(asked, &mut ended);
         let _ = timeout(Duration::from_secs(2), waiting).await;
@@ -142,7 +142,7 @@ impl World {
     }
 
     /// The next run copies everything, which is what is waited for.
-    async fn completes(&self, asked: &mut VecDeque<Asked>) {
+    async fn completes(&self, asked: &mut Vec<Asked>) {
         let run = self.claim().await;
         self.end(&run, JobState::Running, ASLEEP_MS).await;
         assert_eq!(self.ended(asked).await, (1, 0, 0));
@@ -225,6 +225,8 @@ async fn a_run_whose_node_is_killed_has_not_ended() {
     }
     let end = world.info().await.last.and_then(|last| last.end);
     assert_eq!(end.map(|end| end.outcome), Some(Outcome::Stalled));
+    let counts = world.replications.remote_counts(world.of(REV)).await;
+    assert_eq!(counts.unwrap()["states"]["retrying"], 1);
     assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
     world.completes(&mut asked).await;
     stop.cancel();
@@ -261,7 +263,7 @@ async fn only_the_latest_version_of_a_remote_is_started() {
     let world = World::new(&Store::open("memory:").await.unwrap()).await;
     world.ask(0..2).await;
     world.edit("2-b").await;
-    let job = |asked: VecDeque<Asked>| asked.into_iter().map(|asked| asked.job).collect::<Vec<_>>();
+    let job = |asked: Vec<Asked>| asked.into_iter().map(|asked| asked.job).collect::<Vec<_>>();
     let started = job(world.start_version("2-b", true).await);
     assert_eq!(started, [world.ruled(0).job()]);
     assert_eq!(job(world.start_version("3-c", true).await), []);
@@ -283,7 +285,7 @@ async fn a_start_during_an_edit_runs_the_newest_version_once() {
             true
         };
         let started = world.replications.start_remote(world.of(REV), edited, true);
-        let mut asked = VecDeque::from(started.await.unwrap());
+        let mut asked = started.await.unwrap();
         assert_eq!((asked.len(), world.info().await.due_ms), (1, 0));
         let run = world.claim().await;
         let data = JobData::decode(&run.data).unwrap();
@@ -293,6 +295,42 @@ async fn a_start_during_an_edit_runs_the_newest_version_once() {
         let info = world.info().await;
         assert_eq!((info.attempts, info.due_ms), (1, ASLEEP_MS));
     }
+}
+
+/// However the first of them is doing.
+#[tokio::test(start_paused = true)]
+async fn runs_are_counted_as_they_end() {
+    let world = World::new(&Store::open("memory:").await.unwrap()).await;
+    world.ask(0..3).await;
+    let mut asked = world.start(true).await;
+    let mut ended = Vec::new();
+    for _ in 0..2 {
+        let run = world.claim().await;
+        world.end(&run, JobState::Running, ASLEEP_MS).await;
+        ended.push(run.job.id);
+    }
+    asked.sort_by_key(|one| ended.contains(&one.job));
+    let first = asked[0].job.clone();
+    assert_eq!(world.ended(&mut asked).await, (2, 0, 1));
+    assert_eq!(asked[0].job, first);
+}
+
+/// It is due because its source changed during its last run.
+#[tokio::test(start_paused = true)]
+async fn one_that_has_changes_to_copy_keeps_its_place() {
+    let world = World::with_one().await;
+    let run = world.claim().await;
+    let mut data = JobData::decode(&run.data).unwrap();
+    let mut behind = asleep();
+    behind.wake.seq = Value::Null;
+    (data.state, data.asleep) = (JobState::Running, Some(behind));
+    let due_ms = world.jobs().clock().now_ms() + 1_000;
+    let finish = Finish::again(due_ms).data(data.encode());
+    let _ = world.jobs().finish(&run.job, finish).await.unwrap();
+    let mut asked = world.start(false).await;
+    let info = world.info().await;
+    assert_eq!((info.due_ms, info.class), (due_ms, Class::Normal));
+    world.completes(&mut asked).await;
 }
 
 /// The run that was asked for never begins, as no try follows the last one.
@@ -343,7 +381,7 @@ async fn many_are_started_in_few_transactions() {
     let calls = world.jobs().store().stats()["start_remote"].calls;
     assert!(calls <= 10, "{calls} transactions");
     assert_eq!(started.len(), 250);
-    started.make_contiguous().sort_by(|a, b| a.job.cmp(&b.job));
+    started.sort_by(|a, b| a.job.cmp(&b.job));
     assert!(started.iter().all(|asked| asked.run == 1));
     let ty = world.replications.job_type();
     let found = world.jobs().check(ty).await.unwrap();
