@@ -149,7 +149,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
                 _ => Refs::all(),
             };
             let (mirrors, config) = shared.open().await?;
-            notify(&mirrors, &config, &Event { project, refs }).await?;
+            let targets = targets(&config, &project);
+            let notified = mirrors.notify(&targets, &refs, When::Delayed).await;
+            notified.context("cannot write to the store")?;
         }
         Command::Events(shared) => events(&shared).await?,
         Command::Start(command) => return command.run().await,
@@ -165,7 +167,10 @@ fn usable<T>(checked: Result<T, String>) -> Result<T, Refused> {
 
 impl Shared {
     /// The configuration, and its files as they were before: if they change meanwhile, that is noticed later.
-    pub(crate) fn config(&self) -> Result<(Contents, Config), Refused> {
+    pub(crate) fn config(&self) -> anyhow::Result<(Contents, Config)> {
+        // Another try may find it mounted.
+        let there = std::fs::metadata(&self.config);
+        there.with_context(|| format!("cannot read {}; check --config", self.config.display()))?;
         let read = crate::config::contents(&self.config);
         Ok((read, Config::read(&self.config)?))
     }
@@ -182,14 +187,13 @@ impl Shared {
     }
 }
 
-async fn notify(mirrors: &Mirrors, config: &Config, event: &Event) -> anyhow::Result<()> {
-    let targets: Vec<Target> = config.targets(&event.project).collect();
+fn targets<'a>(config: &'a Config, project: &'a Project) -> Vec<Target<'a>> {
+    let targets: Vec<Target> = config.targets(project).collect();
     if targets.is_empty() {
-        let project = event.project.as_str();
+        let project = project.as_str();
         tracing::info!(project, "no remote has this project");
     }
-    let notified = mirrors.notify(&targets, &event.refs, When::Delayed).await;
-    notified.context("cannot write to the store")
+    targets
 }
 
 /// Reads events until the end. What is not an event about refs is skipped.
@@ -205,7 +209,11 @@ async fn events(shared: &Shared) -> anyhow::Result<()> {
         // Whatever `autoReload` says: otherwise a new remote would get no events until this command is restarted.
         reload(&shared.config, &mut read, &mut config);
         match event::parse(&line) {
-            Ok(Some(event)) => notify(&mirrors, &config, &event).await?,
+            // It comes only once.
+            Ok(Some(Event { project, refs })) => {
+                let targets = targets(&config, &project);
+                mirrors.notify_in_the_end(&targets, &refs).await;
+            }
             Ok(None) => {}
             Err(reason) => tracing::warn!(reason, "skipped an event"),
         }

@@ -23,6 +23,7 @@ use jobs::{
 };
 use serde::{Deserialize, Serialize};
 use store::{Store, Transaction, tuple};
+use tokio::time::sleep;
 
 use crate::config::{Config, Refused, Remote, Retry, Target};
 use crate::push::{Class, Outcome};
@@ -37,6 +38,8 @@ const TARGETS_MAX: usize = 100;
 const IDLE_MS: u64 = 24 * 3_600 * 1_000;
 /// Pushes to different targets that became due together start up to this much apart.
 const JITTER_MAX_MS: i64 = 1_000;
+/// Between attempts to write to a store that is out.
+const PAUSE: Duration = Duration::from_secs(5);
 /// While a new configuration reaches one node after the other, events for a new target wait; then it is one that has
 /// been removed.
 const UNKNOWN: Retry = Retry {
@@ -135,13 +138,15 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Has refs pushed to targets. If that fails, some targets may have been notified; repeating it does no harm.
+    /// Has refs pushed to targets; returns how many runs of each had begun before. If that fails, some targets may have been
+    /// notified; repeating it does no harm.
     pub(crate) async fn notify(
         &self,
         targets: &[Target<'_>],
         refs: &Refs,
         when: When,
-    ) -> jobs::Result<()> {
+    ) -> jobs::Result<Vec<u32>> {
+        let mut begun = Vec::new();
         for targets in targets.chunks(TARGETS_MAX) {
             let op = self.jobs.op();
             let signals = targets.iter().map(|target| signal(target, op.now_ms, when));
@@ -149,13 +154,16 @@ impl Mirrors {
             // Each job that a signal leaves alone takes another request, with an id of its own.
             let ops: &Vec<_> = &targets.iter().map(|_| self.jobs.op()).collect();
             let send = self.jobs.store().transact("git_notify", |tx| async move {
-                let mut signals = signals.clone();
+                let (mut signals, mut begun) = (signals.clone(), Vec::new());
                 for (Signal { add, .. }, target) in signals.iter_mut().zip(targets) {
                     let mut arrived = arrived(&tx, &add.id).await?;
                     if arrived.merge(refs) {
                         tx.set(&arrived_key(&add.id), &encode(&arrived)?);
                     }
-                    if when == When::Delayed && self.is_running(&tx, &add.id).await? {
+                    let info = self.jobs.info_in(&tx, &self.ty, &add.id).await?;
+                    begun.push(info.as_ref().map_or(0, |info| info.attempts));
+                    let is_running = info.is_some_and(|info| info.state == State::Running);
+                    if when == When::Delayed && is_running {
                         let earliest_ms = op.now_ms + millis(target.remote.reschedule_delay);
                         add.due_ms = add.due_ms.max(earliest_ms);
                     }
@@ -169,16 +177,19 @@ impl Mirrors {
                         asked.await?;
                     }
                 }
-                Ok::<_, jobs::Error>(())
+                Ok::<_, jobs::Error>(begun)
             });
-            Box::pin(send).await?;
+            begun.extend(Box::pin(send).await?);
         }
-        Ok(())
+        Ok(begun)
     }
 
-    async fn is_running(&self, tx: &Transaction, id: &JobId) -> jobs::Result<bool> {
-        let info = self.jobs.info_in(tx, &self.ty, id).await?;
-        Ok(info.is_some_and(|info| info.state == State::Running))
+    /// Repeats it until the store can be written.
+    pub(crate) async fn notify_in_the_end(&self, targets: &[Target<'_>], refs: &Refs) {
+        while let Err(error) = self.notify(targets, refs, When::Delayed).await {
+            tracing::error!(error = %store::chain(&error), "cannot write to the store; trying again");
+            sleep(PAUSE).await;
+        }
     }
 
     /// What a run is to push: all that has arrived until now, and what earlier ones left.

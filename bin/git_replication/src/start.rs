@@ -61,13 +61,9 @@ impl Command {
             println("nothing to push: no remote has a project");
             return Ok(ExitCode::SUCCESS);
         }
-        let mut before = Vec::new();
-        for target in targets.iter().filter(|_| self.wait) {
-            before.push(mirrors.info(target).await?.map_or(0, |info| info.attempts));
-        }
         let when = if self.now { When::Now } else { When::Delayed };
         let notified = mirrors.notify(&targets, &Refs::all(), when).await;
-        notified.context("cannot write to the store")?;
+        let before = notified.context("cannot write to the store")?;
         println(&match targets.len() {
             1 => "1 push was requested".to_owned(),
             count => format!("{count} pushes were requested"),
@@ -152,10 +148,15 @@ fn outcome(info: Option<JobInfo>, before: u32) -> Option<Result<String, String>>
         State::Finished if how == Some(Outcome::Failed) => {
             Some(Err(reason.unwrap_or_default() + "; it was given up"))
         }
-        State::Finished => Some(Ok(reason.map_or_else(
-            || "pushed".to_owned(),
-            |why| format!("nothing to push: {why}"),
-        ))),
+        // After a push during which events arrived, it is pending again.
+        State::Finished | State::Pending
+            if how == Some(Outcome::Done) && info.attempts > before =>
+        {
+            Some(Ok(reason.map_or_else(
+                || "pushed".to_owned(),
+                |why| format!("nothing to push: {why}"),
+            )))
+        }
         State::Dead => Some(Err(reason.unwrap_or_default())),
         // Another node pushes in place of one that was killed.
         State::Pending if how == Some(Outcome::Stalled) => None,
@@ -221,6 +222,19 @@ mod tests {
             });
             assert_eq!(found, told);
         }
+
+        // With events during each push, the job is never finished.
+        mirrors.notify(targets, &none, When::Now).await.unwrap();
+        let accepted = jobs.accept(&mirrors.ty, &holder, 1).await.unwrap().jobs;
+        let before = info().await.attempts;
+        mirrors.notify(targets, &none, When::Now).await.unwrap();
+        let _ = jobs.finish(&accepted[0].job, Finish::done()).await.unwrap();
+        assert_eq!(outcome(Some(info().await), before), None);
+        let accepted = jobs.accept(&mirrors.ty, &holder, 1).await.unwrap().jobs;
+        mirrors.notify(targets, &none, When::Now).await.unwrap();
+        let _ = jobs.finish(&accepted[0].job, Finish::done()).await.unwrap();
+        let pushed = outcome(Some(info().await), before);
+        assert_eq!(pushed, Some(Ok("pushed".to_owned())));
 
         let before = info().await.attempts;
         mirrors.notify(targets, &none, When::Now).await.unwrap();
