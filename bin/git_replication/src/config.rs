@@ -210,6 +210,8 @@ impl Remote {
                 max: lock_retries.or(Some(3)),
                 delay,
             },
+            // Nothing else ends a push whose connection is gone.
+            timeout: Some(Duration::from_hours(1)),
             create_missing: true,
             ..Self::default()
         }

@@ -22,7 +22,7 @@
 //! | T123–T125 | stopping | kept: `gr_t123_to_t125_a_push_that_a_stopped_node_leaves_is_done_by_another`. Without draining, nothing is lost either |
 //! | T126, T132, T147–T149, T209–T212 | batches of refs | left out: a job is one `git push` |
 //! | T129–T131 | projects | kept: `gr_t129_to_t131_patterns`, `gr_t129_to_t131_exclusion_wins` |
-//! | T135–T139, T213–T220 | files of remotes | kept: `gr_t135_and_t213_to_t220_remotes_in_files_of_their_own`, `gr_t217_a_url_without_name_is_for_one_project` |
+//! | T135–T139, T213–T220 | files of remotes | kept, but an invalid one is refused instead of ignored: `gr_t135_and_t213_to_t220_remotes_in_files_of_their_own`, `gr_t217_a_url_without_name_is_for_one_project` |
 //! | T140–T145 | filters of refs | changed: those of the configuration are refspecs, `refspecs_map_refs`; settings that withhold refs are refused, `settings_that_withhold_are_not_ignored`; `refs/cache-automerge/*` is skipped. Filters of other plugins are left out |
 //! | T146 | the same ref twice | kept: `gr_t146_sets_merge_and_all_refs_are_one_mark` |
 //! | T150 | the project is gone | kept: `gr_t150_a_project_without_a_repository_is_not_retried` |

@@ -18,6 +18,8 @@ use tokio::time::{Instant, sleep, timeout};
 const OUTPUT_AFTER: Duration = Duration::from_secs(1);
 /// How long a push may take to end when it is dropped.
 const GRACE_MAX: Duration = Duration::from_secs(1);
+/// Never asks, and notices that a connection is gone.
+const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=30";
 const LOOK: Duration = Duration::from_millis(5);
 /// Messages are kept up to this size, from the end.
 const MESSAGES_BYTES: usize = 16 * 1024;
@@ -145,14 +147,16 @@ impl Git {
         let mut command = Command::from(without_repository("/proc/self/exe"));
         command.args(["guard", "--silence-ms"]);
         command.arg(self.silence.as_millis().to_string());
-        command.args(["--", "git"]).args(arguments);
+        // The directory is that of a known repository.
+        command.args(["--", "git", "-c", "safe.bareRepository=all"]);
+        command.args(arguments);
         if let Some(repository) = repository {
             // Not `GIT_DIR`: with that, git does not check who owns the repository, whose configuration may run commands.
             command.current_dir(repository);
             command.envs((repository.parent()).map(|above| ("GIT_CEILING_DIRECTORIES", above)));
         }
         if std::env::var_os("GIT_SSH_COMMAND").is_none() && std::env::var_os("GIT_SSH").is_none() {
-            command.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes");
+            command.env("GIT_SSH_COMMAND", SSH);
         }
         // Helpers such as `ext` run any command.
         command.env("GIT_ALLOW_PROTOCOL", "file:git:http:https:ssh");

@@ -57,7 +57,7 @@ impl Project {
                 return Ok(Some(path));
             }
         }
-        Ok(None)
+        is_mounted(root).map(|()| None)
     }
 }
 
@@ -85,6 +85,17 @@ fn is_repository(path: &Path) -> io::Result<bool> {
         && found("objects")?.is_some_and(|objects| objects.is_dir()))
 }
 
+/// An error if a directory is empty.
+fn is_mounted(root: &Path) -> io::Result<()> {
+    match fs::read_dir(root)?.next() {
+        Some(_) => Ok(()),
+        None => Err(io::Error::other(format!(
+            "{} is empty; is it mounted?",
+            root.display()
+        ))),
+    }
+}
+
 /// Whether an error says that a file does not exist.
 pub(crate) fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
@@ -99,6 +110,7 @@ pub(crate) fn all(root: &Path) -> io::Result<Vec<Project>> {
             tracing::warn!(path = %path.display(), %error, "skipped a directory: it cannot be read");
         }
     };
+    is_mounted(root)?;
     let mut found = Vec::new();
     let mut directories = vec![root.to_owned()];
     while let Some(directory) = directories.pop() {

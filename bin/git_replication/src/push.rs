@@ -156,18 +156,42 @@ impl Push<'_> {
             }
             _ => Some(spec.whole()),
         };
-        Ok(specs.iter().filter_map(spec).collect())
+        self.spare(specs.iter().filter_map(spec).collect()).await
+    }
+
+    /// Leaves out deletions of what the target gets from other refs.
+    async fn spare(&self, mut specs: Vec<String>) -> io::Result<Vec<String>> {
+        let positive = || self.target.remote.push.iter().filter(|spec| !spec.negative);
+        if specs.iter().any(|spec| spec.starts_with(':')) {
+            let spare = |name: &str| {
+                for to in positive().filter_map(|spec| spec.target(name)) {
+                    specs.retain(|spec| spec.strip_prefix(':') != Some(&*to));
+                }
+                false
+            };
+            self.list(&BTreeSet::new(), spare).await?;
+        }
+        Ok(specs)
     }
 
     /// The refspecs of single refs: those that exist, and with `mirror` deletions of the others. On NFS, a ref that another
     /// node has made may be visible only later, so one that is absent does not count as deleted at once.
     async fn of_names(&mut self, names: &BTreeSet<String>) -> io::Result<Vec<String>> {
-        let there = self.list(names, |name| names.contains(name)).await?;
+        let named = self.target.remote.push.iter().filter_map(Refspec::name);
+        let asked = named
+            .map(str::to_owned)
+            .chain(names.iter().cloned())
+            .collect();
+        let there = self.list(&asked, |name| asked.contains(name)).await?;
+        // As in a push of all refs: a refspec of one ref that does not exist does not count.
+        let mut valid = self.target.remote.push.clone();
+        valid.retain(|spec| spec.name().is_none_or(|name| there.contains(name)));
         let (remote, now_ms) = (self.target.remote, self.now_ms);
         let (mut specs, mut absent) = (Vec::new(), BTreeMap::new());
         for name in names {
             let exists = there.contains(name);
-            let chosen = refs::one(&remote.push, name, exists).collect::<Vec<_>>();
+            let all = if exists { &valid } else { &remote.push };
+            let chosen: Vec<_> = refs::one(all, name, exists).collect();
             let first_ms = self.absent.get(name);
             let is_gone = first_ms.is_some_and(|ms| now_ms >= ms + millis(remote.retry.delay));
             if exists || (is_gone && remote.mirror) {
@@ -177,7 +201,7 @@ impl Push<'_> {
             }
         }
         self.absent = absent;
-        Ok(specs)
+        self.spare(specs).await
     }
 
     /// Creates the target's repository, with the branch that `HEAD` names here; or tells why not.
@@ -195,6 +219,11 @@ impl Push<'_> {
         let mut init = vec!["init", "--quiet", "--bare"];
         init.extend(branch.as_deref());
         if let Some(path) = target.place.strip_prefix("file://") {
+            let root = target.template.root();
+            if tokio::fs::metadata(&root).await.is_err() {
+                let reason = format!("{root} does not exist; is it mounted?");
+                return Err(io::Error::other(reason));
+            }
             init.extend(["--", path]);
             let ended = git.run(None, &init, |_| false, None).await?;
             return Ok((!ended.success).then_some(ended.messages));
@@ -271,12 +300,14 @@ impl<'a> Refusal<'a> {
     fn class(&self) -> Class {
         // The server has ended before it answered, or has no room for the objects.
         const BROKEN: [&str; 2] = ["[remote failure]", "unpacker error"];
-        const LOCKED: [&str; 7] = [
+        const LOCKED: [&str; 9] = [
             "cannot lock",
             "failed to lock",
             "failed to update ref",
             "failed to write",
             "incorrect old value",
+            "reference already exists",
+            "reference does not exist",
             "stale info",
             "unable to create",
         ];
@@ -385,6 +416,8 @@ mod tests {
                 Class::Rejected,
             ),
             ("[remote rejected] (failed to update ref)", Class::Lock),
+            ("[remote rejected] (reference already exists)", Class::Lock),
+            ("[remote rejected] (reference does not exist)", Class::Lock),
             (
                 "[remote rejected] (cannot lock ref 'refs/heads/a': …)",
                 Class::Lock,

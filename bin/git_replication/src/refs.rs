@@ -118,7 +118,7 @@ impl Refspec {
 
     /// The name that a ref gets at the target; none if this refspec is not about it. A pattern takes the place of a name
     /// if this refspec is about all that it matches.
-    fn target(&self, name: &str) -> Option<String> {
+    pub(crate) fn target(&self, name: &str) -> Option<String> {
         match self.from.split_once('*') {
             Some((start, end)) => {
                 let star = name.strip_prefix(start)?.strip_suffix(end)?;

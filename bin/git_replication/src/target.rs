@@ -97,6 +97,14 @@ impl Template {
         self.0.replacen(NAME, &name, 1)
     }
 
+    /// The directory of all projects at a target in a file system.
+    pub(crate) fn root(&self) -> String {
+        let place = place(&self.0).unwrap_or_default();
+        let path = place.trim_start_matches("file://");
+        let before = path.split(NAME).next().unwrap_or_default();
+        before[..=before.rfind('/').unwrap_or_default()].to_owned()
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -149,7 +157,7 @@ impl<'a> Parts<'a> {
 /// store. Pushes to one place never overlap.
 pub(crate) fn place(url: &str) -> Result<String, &'static str> {
     let Parts { scheme, host, path } = Parts::of(url)?;
-    let names = path.split('/').filter(|name| !name.is_empty());
+    let names = path.split('/').filter(|name| !matches!(*name, "" | "."));
     let path: String = names.flat_map(|name| ["/", name]).collect();
     let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
     let host = host.to_ascii_lowercase();
@@ -247,7 +255,7 @@ mod tests {
     #[test]
     fn one_place_has_one_name() {
         let same = [
-            ["/a/b.git", "file:///a//b.git/"],
+            ["/a/b.git", "file:///a//./b.git/"],
             [
                 "git@Host:team/app.git",
                 "ssh://git:secret@host:22/~/team/app.git",

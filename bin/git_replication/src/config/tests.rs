@@ -64,7 +64,8 @@ fn gerrits_file_is_read_as_it_is() {
     let [one, two] = &config.remotes[..] else {
         panic!("{:?}", config.remotes);
     };
-    assert!(one.mirror && one.create_missing && one.threads == 1 && one.timeout.is_none());
+    assert!(one.mirror && one.create_missing && one.threads == 1);
+    assert_eq!(one.timeout, Some(Duration::from_hours(1)));
     assert_eq!((one.retry.max, one.lock_retry.max), (Some(7), Some(2)));
     assert_eq!(
         (one.delay.as_secs(), one.reschedule_delay.as_secs()),

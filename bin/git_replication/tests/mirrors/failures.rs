@@ -255,6 +255,47 @@ fn a_repository_of_another_user_is_refused_with_advice() {
     world.until_equal("app", "app");
 }
 
+#[test]
+fn git_may_be_set_up_to_refuse_bare_repositories() {
+    let world = World::new(FAST);
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let settings = world.path("gitconfig");
+    fs::write(&settings, "[safe]\nbareRepository = explicit\n").unwrap();
+    let _node = world.node_with(&[], &[("GIT_CONFIG_GLOBAL", settings.to_str().unwrap())]);
+    let started = world.start(&["--all", "--now", "--wait"]);
+    assert!(started.status.success(), "{}", text(&started.stdout));
+    world.until_equal("app", "app");
+}
+
+#[test]
+fn targets_are_not_created_on_what_is_not_mounted() {
+    let world = World::new(&FAST.replace("$DIR", "file://$DIR/./disk/mirrors"));
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let _node = world.node(&[]);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("it is retried", || world.row()["state"] == "retrying");
+    let reason = world.row()["reason"].to_string();
+    assert!(
+        reason.contains("disk/mirrors/ does not exist; is it mounted?"),
+        "{reason}"
+    );
+    fs::create_dir_all(world.path("targets/disk/mirrors")).unwrap();
+    world.until_equal("app", "disk/mirrors/app");
+}
+
+#[test]
+fn without_repositories_nothing_is_started() {
+    let world = World::new(FAST);
+    let started = world.start(&["--all", "--wait"]);
+    let told = text(&started.stderr);
+    assert!(
+        started.status.code() == Some(1) && told.contains("is it mounted?"),
+        "{told}"
+    );
+}
+
 /// Git takes a repository below `.git` first, and looks in the directories above last.
 #[test]
 fn no_other_repository_is_pushed_instead() {

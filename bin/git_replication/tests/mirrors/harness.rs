@@ -74,6 +74,16 @@ impl World {
     pub(crate) fn configure(&self, config: &str) {
         let targets = self.path("targets");
         let text = config.replace("$DIR", targets.to_str().unwrap());
+        // Where targets are created.
+        for part in config.split("$DIR/").skip(1) {
+            let directory = part.split("${name}").next().unwrap();
+            if directory
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '/')
+            {
+                fs::create_dir_all(targets.join(directory)).unwrap();
+            }
+        }
         fs::write(self.path("replication.config"), text).unwrap();
     }
 
@@ -350,6 +360,17 @@ pub(crate) fn request(
     headers: &[(&str, &str)],
     body: &str,
 ) -> (u16, Value) {
+    let (status, body) = exchange(url, method, headers, body);
+    (status, serde_json::from_str(&body).unwrap_or(Value::Null))
+}
+
+/// The same, with any body.
+pub(crate) fn exchange(
+    url: &str,
+    method: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String) {
     let (host, path) = url
         .strip_prefix("http://")
         .unwrap()
@@ -367,5 +388,5 @@ pub(crate) fn request(
     std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
     let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
     let body = answer.split_once("\r\n\r\n").unwrap().1;
-    (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    (status, body.to_owned())
 }

@@ -162,6 +162,30 @@ fn refspecs_that_rename_withhold_and_overlap() {
     assert_eq!(there(), ["refs/m/main", "refs/m/other", "refs/m/prod"]);
 }
 
+/// As git does it in a push of all refs: a pattern gives the name to another ref if there is no `main`.
+#[test]
+fn a_name_that_two_refspecs_give_is_not_deleted() {
+    let world = World::new(
+        "[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nreplicationRetry = 0\nmirror = true\npush = refs/heads/main:refs/heads/prod\npush = +refs/heads/*:refs/heads/*\n",
+    );
+    world.project("app");
+    world.commit("app", "refs/heads/prod");
+    world.commit("app", "refs/heads/other");
+    let _node = world.node(&[]);
+    for _ in 0..2 {
+        let started = world.start(&["--all", "--now", "--wait"]);
+        assert!(started.status.success(), "{}", text(&started.stdout));
+        assert_eq!(refs(&world.at("app")), refs(&world.repository("app")));
+    }
+    let attempts = || world.log().matches(" refs=\"refs/heads/main\"").count();
+    world.notify("app", &["refs/heads/main"]);
+    world.until("it is looked for twice", || attempts() == 2);
+    assert_eq!(refs(&world.at("app")), refs(&world.repository("app")));
+    world.commit("app", "refs/heads/prod");
+    world.notify("app", &["refs/heads/prod"]);
+    world.until_equal("app", "app");
+}
+
 /// Refspecs may name refs that a project does not have, or match none of its refs.
 #[test]
 fn refspecs_without_a_ref_do_not_fail_a_push() {

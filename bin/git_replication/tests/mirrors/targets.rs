@@ -195,6 +195,28 @@ fn an_ssh_command_gets_the_repository_and_nothing_else() {
     );
 }
 
+/// Otherwise, it would keep the target's place for ever.
+#[test]
+fn a_connection_that_is_gone_ends() {
+    let world = World::new(
+        "[remote \"a\"]\nurl = git@mirror.example.com:${name}.git\nreplicationDelay = 0\n",
+    );
+    script(
+        &world.path("bin/ssh"),
+        "#!/bin/sh\necho \"$*\" >&2\nexit 255\n",
+    );
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", world.path("bin").display());
+    let _node = world.node_with(&[], &[("PATH", &path)]);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("it will be retried", || world.row()["state"] == "retrying");
+    let options = "-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=30";
+    let reason = world.row()["reason"].to_string();
+    assert!(reason.contains(options), "{reason}");
+}
+
 #[test]
 fn only_a_repository_that_was_created_is_logged_as_created() {
     let world = World::new(
