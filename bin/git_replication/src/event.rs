@@ -1,9 +1,15 @@
 //! Events: what Gerrit's `stream-events`, and push webhooks of Gerrit, GitHub and Gitea, say has changed.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::project::Project;
 use crate::refs::{Refs, is_ref};
+
+/// The fields of events that matter here.
+const FIELDS: &str = "change patchSet project projectName ref refUpdate refUpdates repository type";
 
 /// What has changed in a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,13 +20,20 @@ pub(crate) struct Event {
 
 /// Reads an event. `None` is one about something else than refs.
 pub(crate) fn parse(text: &[u8]) -> Result<Option<Event>, String> {
-    let event: Value =
-        serde_json::from_slice(text).map_err(|error| format!("the event is not JSON: {error}"))?;
+    let wrong = |error| format!("the event is not JSON: {error}");
+    // What else there is, as the commits of a push, may be large.
+    let mut fields: BTreeMap<String, &RawValue> = serde_json::from_slice(text).map_err(wrong)?;
+    fields.retain(|name, _| FIELDS.split(' ').any(|field| field == name));
+    let event: Value = serde_json::to_value(fields).map_err(wrong)?;
     let at = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
     let one = |pointer| at(pointer).into_iter().collect();
     let (project, names): (_, Vec<&str>) = match (at("/type"), at("/ref")) {
-        // GitHub and Gitea, whose other events about repositories have no ref.
-        (None, Some(name)) => (at("/repository/full_name"), vec![name]),
+        // GitHub, Gitea and GitLab, whose other events about repositories have no ref.
+        (None, Some(name)) => {
+            let project = at("/repository/full_name");
+            let project = project.or_else(|| at("/project/path_with_namespace"));
+            (project, vec![name])
+        }
         (Some("ref-updated"), _) => (at("/refUpdate/project"), one("/refUpdate/refName")),
         (Some("patchset-created"), _) => (at("/change/project"), one("/patchSet/ref")),
         (Some("batch-ref-updated"), _) => {
@@ -36,7 +49,8 @@ pub(crate) fn parse(text: &[u8]) -> Result<Option<Event>, String> {
     let refs = match &names[..] {
         [] if at("/type") == Some("project-created") => Refs::all(),
         [] => return Err("the event names no ref".to_owned()),
-        _ => named(names.into_iter().map(str::to_owned))?,
+        // All refs include one with an odd name.
+        _ => named(names.into_iter().map(str::to_owned)).unwrap_or_else(|_| Refs::all()),
     };
     Ok(Some(Event { project, refs }))
 }
@@ -92,6 +106,12 @@ mod tests {
     }
 
     #[test]
+    fn with_an_odd_name_all_refs_are_pushed() {
+        let odd = r#"{"type":"batch-ref-updated","project":"app","refUpdates":[{"refName":"refs/heads/main"},{"refName":"refs/heads/a b"}]}"#;
+        assert_eq!(of(odd), ("app".to_owned(), Refs::all()));
+    }
+
+    #[test]
     fn pushes_of_github_and_gitea() {
         let push = r#"{"ref":"refs/heads/main","before":"0","after":"1","repository":{"id":1,"name":"app","full_name":"team/app"},"pusher":{"name":"a"}}"#;
         assert_eq!(
@@ -112,7 +132,6 @@ mod tests {
         for bad in [
             "",
             "[",
-            r#"{"type":"ref-updated","refUpdate":{"refName":"refs/heads/a b","project":"a"}}"#,
             r#"{"type":"ref-updated","refUpdate":{"refName":"refs/heads/a","project":"../a"}}"#,
             r#"{"type":"ref-updated","refUpdate":{"refName":"refs/heads/a"}}"#,
             r#"{"type":"batch-ref-updated","project":"a","refUpdates":[]}"#,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use http_body_util::BodyExt as _;
+use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -39,6 +39,7 @@ pub(crate) struct Http {
     /// Proves who sent a request. Without one, only this host can reach the node, and its web pages get no answer.
     pub(crate) secret: Option<Arc<str>>,
     pub(crate) bodies: Bodies,
+    pub(crate) metrics: PrometheusHandle,
 }
 
 /// Reads bodies, and bounds what they take in memory.
@@ -68,6 +69,7 @@ impl Http {
     pub(crate) fn router(self) -> Router {
         Router::new()
             .route("/_up", get(async || Json(json!({"status": "ok"}))))
+            .route("/_metrics", get(metrics))
             .route("/_git/queue", get(queue))
             .route("/_git/events", post(events))
             .with_state(self)
@@ -81,6 +83,15 @@ impl Http {
         }
     }
 
+    /// Refuses a request that has neither the secret nor a body that could be signed with it.
+    fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let advice = "send Authorization: Bearer with the secret";
+        match self.proof(headers, advice)? {
+            Proof::Given => Ok(()),
+            Proof::Signature(_) => Err(unauthorized(advice)),
+        }
+    }
+
     fn is_signed(&self, signature: &str, body: &[u8]) -> bool {
         let secret = self.secret.as_deref().unwrap_or_default();
         is_same(secret, signature, &hex(&tag(secret, body)))
@@ -90,6 +101,7 @@ impl Http {
 fn proof(secret: &str, headers: &HeaderMap) -> Option<Proof> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let bearer = header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    let bearer = bearer.or_else(|| header("x-gitlab-token"));
     if bearer.is_some_and(|token| is_same(secret, token, secret)) {
         return Some(Proof::Given);
     }
@@ -131,48 +143,34 @@ fn is_own(host: &str) -> bool {
 
 impl Bodies {
     /// The body, and the room that it takes.
-    async fn read(&self, mut body: Body) -> Result<(Vec<u8>, OwnedSemaphorePermit), Refusal> {
-        let refuse = |status, error, reason: &str| Refusal(status, error, reason.to_owned());
+    async fn read(&self, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), Refusal> {
+        let size = axum::body::HttpBody::size_hint(&body);
+        let bytes = size.upper().map_or(Ok(BODY_BYTES_MAX), usize::try_from);
+        let bytes = bytes.ok().filter(|bytes| *bytes <= BODY_BYTES_MAX);
         let too_large = || {
             let reason = format!("the body is larger than {BODY_BYTES_MAX} bytes");
             Refusal(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
         };
-        let full = || {
+        let room = u32::try_from(bytes.ok_or_else(too_large)?).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(room);
+        let room = room.map_err(|_| {
             let reason = "other requests take all memory for bodies; repeat the request";
-            refuse(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
-        };
-        if axum::body::HttpBody::size_hint(&body).lower() > BODY_BYTES_MAX as u64 {
-            return Err(too_large());
-        }
-        let (mut bytes, mut room) = (Vec::new(), self.take(0).ok_or_else(full)?);
-        let read = async {
-            while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|_| {
-                    let reason = "the connection was closed before the end of the body";
-                    refuse(StatusCode::BAD_REQUEST, "bad_request", reason)
-                })?;
-                let Ok(data) = frame.into_data() else {
-                    continue;
-                };
-                if bytes.len() + data.len() > BODY_BYTES_MAX {
-                    return Err(too_large());
-                }
-                room.merge(self.take(data.len()).ok_or_else(full)?);
-                bytes.extend_from_slice(&data);
-            }
-            Ok(())
-        };
-        let read = timeout(self.time, read).await;
-        read.map_err(|_| {
+            Refusal(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "unavailable",
+                reason.to_owned(),
+            )
+        })?;
+        let read = timeout(self.time, to_bytes(body, BODY_BYTES_MAX)).await;
+        let read = read.map_err(|_| {
             let reason = format!("the body took longer than {} s", self.time.as_secs());
-            refuse(StatusCode::REQUEST_TIMEOUT, "timeout", &reason)
-        })??;
+            Refusal(StatusCode::REQUEST_TIMEOUT, "timeout", reason)
+        })?;
+        let bytes = read.map_err(|_| {
+            let reason = format!("the body ended early, or has more than {BODY_BYTES_MAX} bytes");
+            Refusal(StatusCode::BAD_REQUEST, "bad_request", reason)
+        })?;
         Ok((bytes, room))
-    }
-
-    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes).ok()?;
-        Arc::clone(&self.room).try_acquire_many_owned(bytes).ok()
     }
 }
 
@@ -211,11 +209,13 @@ fn unauthorized(reason: &str) -> Refusal {
     Refusal(StatusCode::UNAUTHORIZED, "unauthorized", reason.to_owned())
 }
 
+async fn metrics(State(http): State<Http>, headers: HeaderMap) -> Result<String, Refusal> {
+    http.check(&headers)?;
+    Ok(http.metrics.render())
+}
+
 async fn queue(State(http): State<Http>, headers: HeaderMap) -> Result<Json<Value>, Refusal> {
-    let advice = "send Authorization: Bearer with the secret";
-    let Proof::Given = http.proof(&headers, advice)? else {
-        return Err(unauthorized(advice));
-    };
+    http.check(&headers)?;
     Ok(Json(
         json!({"queue": show::rows(&http.mirrors, false).await?}),
     ))
@@ -236,8 +236,9 @@ async fn events(
         return Err(unauthorized(UNSIGNED));
     }
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let kind = header("x-gitea-event").or_else(|| header("x-github-event"));
-    if kind.is_some_and(|kind| kind != "push") {
+    let kinds = ["x-gitea-event", "x-github-event", "x-gitlab-event"];
+    let kind = kinds.into_iter().find_map(header);
+    if kind.is_some_and(|kind| !["push", "Push Hook", "Tag Push Hook"].contains(&kind)) {
         // Some of them have a `ref`, too, but not by its whole name. A push tells the same.
         return Ok((StatusCode::OK, Json(json!({"ok": true, "targets": 0}))));
     }
@@ -264,6 +265,7 @@ async fn events(
 
 #[cfg(test)]
 mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
     use tokio_util::sync::CancellationToken;
@@ -290,6 +292,7 @@ mod tests {
             config: watch::channel(Arc::new(config)).1,
             secret: secret.map(Into::into),
             bodies,
+            metrics: PrometheusBuilder::new().build_recorder().handle(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -368,6 +371,8 @@ mod tests {
             ("POST /_git/events", "host: [::1]:5987\r\n", "200"),
             ("POST /_git/events", &format!("host: {own}\r\n"), "200"),
             ("GET /_git/queue", "host: 127.0.0.1\r\n", "200"),
+            ("GET /_metrics", "host: 127.0.0.1\r\n", "200"),
+            ("GET /_metrics", "host: evil.example\r\n", "403"),
             ("GET /_git/queue", "host: evil.example:5987\r\n", "403"),
             ("POST /_git/events", "host: evil.example\r\n", "403"),
             (
@@ -411,6 +416,6 @@ mod tests {
         let refused = bodies.read(Body::from("de")).await.unwrap_err();
         assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
         drop(room);
-        assert_eq!(bodies.read(Body::from("de")).await.unwrap().0, b"de");
+        assert_eq!(bodies.read(Body::from("de")).await.unwrap().0, "de");
     }
 }

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobs::{Failure, Finish, Task};
+use metrics::{counter, histogram};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::mirrors::{Mirror, Mirrors};
@@ -24,6 +27,8 @@ pub(crate) struct Runner {
     pub(crate) mirrors: Mirrors,
     pub(crate) config: watch::Receiver<Arc<Config>>,
     pub(crate) repositories: PathBuf,
+    /// Ends all pushes at once.
+    pub(crate) halt: CancellationToken,
 }
 
 impl Runner {
@@ -34,9 +39,21 @@ impl Runner {
         let began = Instant::now();
         // As the job has it: the node that started last may have changed the time-out of the type.
         let silence = task.job().timeout() / SILENCE;
-        let outcome = self.push(&config, &mut mirror, silence).await?;
+        let push = self.push(&config, &mut mirror, silence);
+        let Some(outcome) = self.halt.run_until_cancelled(push).await else {
+            return Ok(Finish::again(0));
+        };
+        let outcome = outcome?;
         let (remote, target, took) = (&mirror.remote, &mirror.place, began.elapsed());
         let refs = mirror.refs.shown();
+        let how = match &outcome {
+            Outcome::Done(None) => "pushed".to_owned(),
+            Outcome::Done(_) => "nothing".to_owned(),
+            Outcome::Failed { class, .. } => format!("{class:?}").to_lowercase(),
+        };
+        counter!("davenport_git_pushes_total", "remote" => remote.clone(), "outcome" => how)
+            .increment(1);
+        histogram!("davenport_git_push_seconds", "remote" => remote.clone()).record(took);
         match &outcome {
             Outcome::Done(None) => tracing::info!(remote, target, refs, ?took, "pushed"),
             Outcome::Done(why) => tracing::info!(remote, target, refs, why, "nothing to push"),
@@ -61,15 +78,12 @@ impl Runner {
             let reason = "this node's configuration does not have the target";
             return Ok(Outcome::failed(Class::Unknown, reason, &mirror.refs));
         };
-        let repository = project.repository(&self.repositories);
+        let (named, root) = (project.clone(), self.repositories.clone());
+        // Their filesystem may hang.
+        let repository = spawn_blocking(move || named.repository(&root)).await?;
         let repository = repository
             .map_err(|error| Failure::Retry(format!("cannot read the repository: {error}")))?;
         let Some(repository) = repository else {
-            if std::fs::read_dir(&self.repositories)?.next().is_none() {
-                let directory = self.repositories.display();
-                let reason = format!("{directory} is empty; is it mounted?");
-                return Err(Failure::Retry(reason));
-            }
             return Ok(Outcome::Done(Some("the project has no repository here")));
         };
         if mirror.refs.is_empty() {

@@ -8,10 +8,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use jobs::{Holder, Maintenance, Options, Retry, Worker, WorkerOptions};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
-use tokio::signal::ctrl_c;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,7 +21,7 @@ use crate::cli::{Shared, println, reload};
 use crate::config::{Config, Contents, Refused, Target};
 use crate::http::{Bodies, Http};
 use crate::listen;
-use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors, When};
+use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors};
 use crate::project;
 use crate::refs::Refs;
 use crate::runner::Runner;
@@ -82,28 +83,24 @@ impl Command {
         let repositories = self.root()?;
         Self::warn_of_ignored(&config);
         // Before anyone can know that the node runs: a signal that comes earlier kills it.
-        let terminate = signal(SignalKind::terminate());
-        let mut terminate = terminate.context("cannot wait for signals")?;
+        let mut stops = Stops::new().context("cannot wait for signals")?;
         let listener = TcpListener::bind(self.listen).await;
         let listener = listener
             .with_context(|| format!("cannot listen on {}; check --listen", self.listen))?;
         let address = listener.local_addr().context("cannot listen")?;
-        let mirrors = Mirrors::open(&self.shared.store).await?;
-        let prepared = async {
-            mirrors.register(Some(self.lock_timeout_sec)).await?;
-            mirrors.limit(&config).await
-        };
-        prepared.await.context("cannot write to the store")?;
+        let mirrors = self.prepared(&config).await?;
         let (publish, config) = watch::channel(Arc::new(config));
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let (halt, drained) = (CancellationToken::new(), CancellationToken::new());
         let http = Http {
+            metrics: metrics(&tasks, &stop)?,
             mirrors: mirrors.clone(),
             config: config.clone(),
             secret,
             bodies: Bodies::default(),
         };
         let (router, limits) = (http.router(), listen::Limits::default());
-        tasks.spawn(listen::serve(listener, router, limits, stop.clone()));
+        tasks.spawn(listen::serve(listener, router, limits, drained.clone()));
         let (jobs, ty) = (&mirrors.jobs, &mirrors.ty);
         let maintenance = Maintenance::new(jobs.clone(), Options::default());
         tasks.spawn(maintenance.serve(ty.clone()).run(stop.clone()));
@@ -126,20 +123,38 @@ impl Command {
             mirrors,
             config,
             repositories,
+            halt: halt.clone(),
         });
         let push = move |task| Arc::clone(&runner).run(task);
-        tasks.spawn(Box::pin(worker.run(stop.clone(), push)));
+        let work = Box::pin(worker.run(stop.clone(), push));
+        tasks.spawn(async move {
+            work.await;
+            drained.cancel();
+        });
         // Where the port is 0, this is how to find it.
         println(&format!("davenport-git listens on http://{address}"));
-        tokio::select! {
-            _ = terminate.recv() => {}
-            interrupted = ctrl_c() => interrupted.context("cannot wait for signals")?,
-        }
+        stops.told().await;
         tracing::info!("stopping; pushes may take {} s to end", self.drain_sec);
         stop.cancel();
         tasks.close();
-        tasks.wait().await;
+        tokio::select! {
+            () = tasks.wait() => {}
+            () = stops.told() => {
+                halt.cancel();
+                tasks.wait().await;
+            }
+        }
         Ok(())
+    }
+
+    async fn prepared(&self, config: &Config) -> anyhow::Result<Mirrors> {
+        let mirrors = Mirrors::open(&self.shared.store).await?;
+        let prepared = async {
+            mirrors.register(Some(self.lock_timeout_sec)).await?;
+            mirrors.limit(config).await
+        };
+        prepared.await.context("cannot write to the store")?;
+        Ok(mirrors)
     }
 
     fn root(&self) -> anyhow::Result<PathBuf> {
@@ -199,6 +214,37 @@ impl Command {
     }
 }
 
+/// Signals that stop a node.
+struct Stops(Signal, Signal);
+
+impl Stops {
+    fn new() -> std::io::Result<Self> {
+        let [terminate, interrupt] = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+        Ok(Self(terminate?, interrupt?))
+    }
+
+    async fn told(&mut self) {
+        let Self(terminate, interrupt) = self;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    }
+}
+
+fn metrics(tasks: &TaskTracker, stop: &CancellationToken) -> anyhow::Result<PrometheusHandle> {
+    let metrics = PrometheusBuilder::new().install_recorder();
+    let metrics = metrics.context("cannot record metrics")?;
+    let (handle, stop) = (metrics.clone(), stop.clone());
+    tasks.spawn(stop.run_until_cancelled_owned(async move {
+        loop {
+            sleep(RELOAD).await;
+            metrics.run_upkeep();
+        }
+    }));
+    Ok(handle)
+}
+
 /// What follows the configuration: on SIGHUP, and with `autoReload` when it changes.
 struct Follower {
     path: PathBuf,
@@ -213,7 +259,7 @@ impl Follower {
     async fn run(mut self, stop: CancellationToken) {
         let mut is_limited = true;
         loop {
-            let mut config = Config::clone(&self.publish.borrow());
+            let config = Config::clone(&self.publish.borrow());
             let looks = tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep(RELOAD) => config.auto_reload,
@@ -222,7 +268,17 @@ impl Follower {
                     true
                 }
             };
-            if looks && reload(&self.path, &mut self.read, &mut config) {
+            let (path, mut read, mut new) = (self.path.clone(), self.read.clone(), config.clone());
+            // Its filesystem may hang.
+            let reading = spawn_blocking(move || {
+                let is_new = looks && reload(&path, &mut read, &mut new);
+                (is_new, read, new)
+            });
+            let Some(Ok((is_new, read, config))) = stop.run_until_cancelled(reading).await else {
+                return;
+            };
+            self.read = read;
+            if is_new {
                 self.publish.send_replace(Arc::new(config.clone()));
                 is_limited = false;
             }
@@ -239,23 +295,23 @@ impl Follower {
 }
 
 async fn push_all(repositories: PathBuf, mirrors: Mirrors, config: Arc<Config>) {
+    let mut told = String::new();
     let projects = loop {
         let root = repositories.clone();
-        let listed = tokio::task::spawn_blocking(move || project::all(&root)).await;
-        match listed.map_err(std::io::Error::from).flatten() {
+        let listed = spawn_blocking(move || project::all(&root)).await;
+        let error = match listed.map_err(std::io::Error::from).flatten() {
             Ok(projects) => break projects,
-            Err(error) => {
-                tracing::error!(%error, "cannot list the repositories; trying again");
-            }
+            Err(error) => error.to_string(),
+        };
+        if told != error {
+            tracing::error!(error, "cannot list the repositories; trying again");
+            told = error;
         }
         sleep(RELOAD).await;
     };
     for project in &projects {
         let targets: Vec<Target> = config.targets(project).collect();
-        while let Err(error) = mirrors.notify(&targets, &Refs::all(), When::Delayed).await {
-            tracing::error!(error = %store::chain(&error), "cannot schedule the startup pushes; trying again");
-            sleep(RELOAD).await;
-        }
+        mirrors.notify_in_the_end(&targets, &Refs::all()).await;
     }
 }
 
@@ -310,6 +366,45 @@ mod tests {
         }
         stop.cancel();
         following.await.unwrap();
+    }
+
+    /// A FIFO without a writer stands for a filesystem that hangs.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_configuration_that_cannot_be_read_holds_nothing_up() {
+        let (mirrors, _, _) = mirrors().await;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("replication.config");
+        std::fs::write(&path, TEXT).unwrap();
+        let read = contents(&path);
+        std::fs::remove_file(&path).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let config = crate::config::tests::read(TEXT).unwrap();
+        let (publish, config) = watch::channel(Arc::new(config));
+        let hangup = signal(SignalKind::hangup()).unwrap();
+        let follower = Follower {
+            path: path.clone(),
+            read,
+            mirrors,
+            publish,
+            hangup,
+        };
+        let stop = CancellationToken::new();
+        let following = tokio::spawn(follower.run(stop.clone()));
+        let id = rustix::process::getpid();
+        rustix::process::kill_process(id, rustix::process::Signal::HUP).unwrap();
+        // Succeeds once the node has opened it for reading.
+        let opened = spawn_blocking(move || {
+            let writer = std::fs::File::options().write(true).open(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            writer
+        });
+        let writer = opened.await.unwrap();
+        stop.cancel();
+        let ended = tokio::time::timeout(RELOAD * 6, following).await;
+        drop(writer);
+        ended.unwrap().unwrap();
+        drop(config);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Node, PROGRAM, World, check, git, now, pause, pushes, script, text, try_git};
+use crate::harness::{
+    Node, PROGRAM, World, check, git, now, pause, pushes, request, script, text, try_git,
+};
 use crate::targets::{daemon, free_port, sshd};
 
 /// Nodes are killed this often.
@@ -43,6 +45,25 @@ fn gr_t123_to_t125_a_push_that_a_stopped_node_leaves_is_done_by_another() {
     assert_eq!(world.row()["state"], "idle");
     world.until_equal("app", "app");
     check(&target);
+}
+
+#[test]
+fn a_node_that_drains_takes_events_and_a_second_signal_ends_it() {
+    let world = World::new("[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\n");
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let target = world.target("app");
+    fs::write(target.join("slow"), "600").unwrap();
+    let node = world.node(&["--drain-sec", "600"]);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("the push has begun", || pushes(&target) == 1);
+    node.signal(Signal::INT);
+    world.until("it drains", || world.log().contains("stopping; "));
+    let event = r#"{"ref":"refs/heads/more","repository":{"full_name":"app"}}"#;
+    let url = format!("{}/_git/events", node.url);
+    assert_eq!(request(&url, "POST", &[], event).0, 202);
+    assert!(node.stop());
+    assert_eq!(world.row()["state"], "delayed", "{}", world.row());
 }
 
 /// A node that hangs cannot kill its push when it loses the job: the guard does, before another node may push.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-use crate::harness::{PROGRAM, World, git, request, script, text};
+use crate::harness::{PROGRAM, World, exchange, git, request, script, text};
 
 const FAST: &str = "[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\n";
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
@@ -197,6 +197,35 @@ fn webhooks_are_signed() {
 }
 
 #[test]
+fn gitlab_sends_the_secret_and_so_does_prometheus() {
+    let world = World::new(FAST);
+    world.project("team/app");
+    world.commit("team/app", "refs/heads/trunk");
+    std::fs::write(world.path("secret"), SECRET).unwrap();
+    let secret = world.path("secret");
+    let node = world.node(&["--secret-file", secret.to_str().unwrap()]);
+    let events = format!("{}/_git/events", node.url);
+    let push = r#"{"object_kind":"push","ref":"refs/heads/trunk","project":{"path_with_namespace":"team/app"}}"#;
+    for (token, kind, status) in [
+        ("x", "Push Hook", 401),
+        (SECRET, "Note Hook", 200),
+        (SECRET, "Push Hook", 202),
+        (SECRET, "Tag Push Hook", 202),
+    ] {
+        let headers = [("X-Gitlab-Token", token), ("X-Gitlab-Event", kind)];
+        assert_eq!(request(&events, "POST", &headers, push).0, status, "{kind}");
+    }
+    world.until("it is pushed", || world.row()["state"] == "idle");
+    let metrics = format!("{}/_metrics", node.url);
+    assert_eq!(request(&metrics, "GET", &[], "").0, 401);
+    let bearer = format!("Bearer {SECRET}");
+    let (status, text) = exchange(&metrics, "GET", &[("Authorization", &bearer)], "");
+    let pushed = r#"davenport_git_pushes_total{remote="a",outcome="pushed"}"#;
+    assert!(status == 200 && text.contains(pushed), "{text}");
+    assert!(text.contains("davenport_git_push_seconds"), "{text}");
+}
+
+#[test]
 fn only_a_node_creates_a_store() {
     let world = World::new(FAST);
     std::fs::remove_dir_all(world.path("store")).unwrap();
@@ -260,6 +289,10 @@ fn what_cannot_work_is_refused_at_the_start() {
     // It may be mounted later.
     let (code, told) = serve(&["--repositories", "/nowhere/at/all"]);
     assert!(code == Some(1) && told.contains("--repositories"), "{told}");
+    // So may the configuration.
+    std::fs::remove_file(world.path("replication.config")).unwrap();
+    let (code, told) = serve(&[]);
+    assert!(code == Some(1) && told.contains("--config"), "{told}");
     world.configure("[remote \"a\"]\nurl = ext::sh -c x ${name}\n");
     let (code, told) = serve(&[]);
     assert!(
