@@ -71,6 +71,7 @@ impl Runner {
         mirror: &mut Mirror,
         silence: Duration,
     ) -> Result<Outcome, Failure> {
+        let absent = std::mem::take(&mut mirror.absent);
         let project = Project::new(&mirror.project).map_err(Failure::Dead)?;
         let remote = config.remote(&mirror.remote).into_iter();
         let mut targets = remote.flat_map(|remote| remote.targets(&project));
@@ -94,7 +95,7 @@ impl Runner {
             repository: &repository,
             target: &target,
             refs: &mirror.refs,
-            absent: std::mem::take(&mut mirror.absent),
+            absent,
             now_ms: self.mirrors.jobs.clock().now_ms(),
         };
         let outcome = push.run().await?;

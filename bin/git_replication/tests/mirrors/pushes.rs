@@ -139,6 +139,25 @@ fn a_ref_that_is_not_there_yet_is_looked_for_again() {
     world.until_equal("app", "app");
 }
 
+#[test]
+fn refs_of_a_project_that_is_removed_are_not_looked_for() {
+    let world = World::new("[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\n");
+    world.project("other");
+    let source = world.project("app");
+    let _node = world.node(&[]);
+    world.notify("app", &["refs/heads/new"]);
+    world.until("it is looked for again", || {
+        world.row()["state"] == "delayed" && world.row()["arrived"] == ""
+    });
+    fs::remove_dir_all(source).unwrap();
+    world.notify("app", &["refs/heads/more"]);
+    world.until("the push ends", || {
+        let row = world.row();
+        row["reason"] == "the project has no repository here" && row["state"] != "running"
+    });
+    assert_eq!(world.row()["state"], "idle");
+}
+
 /// Events and pushes of all refs do the same, whatever names refs get at the target.
 #[test]
 fn refspecs_that_rename_withhold_and_overlap() {
