@@ -350,3 +350,39 @@ impl Filter {
         wanted.then_some(shown)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jobs::{Clock, Entropy, Jobs};
+    use store::Store;
+
+    use super::*;
+    use crate::deliver::Options;
+    use crate::deliver::testing::call;
+    use crate::rule::call::Call;
+
+    /// Even if that is another rule than the one that asked for the call.
+    #[tokio::test]
+    async fn a_replayed_call_is_one_of_the_rule_that_is_there() {
+        let store = Store::open("memory:").await.unwrap();
+        let jobs = Jobs::new(store, Clock::system(), Entropy::from_os());
+        let deliveries = &Deliveries::new(jobs.clone());
+        deliveries.register(&Options::default()).await.unwrap();
+        let call = &Call {
+            generation: Some("deleted".to_owned()),
+            ..call("http://h/")
+        };
+        let op = &jobs.op();
+        let enqueue = |tx| async move { deliveries.enqueue_in(&tx, op, call).await };
+        jobs.store().transact("enqueue", enqueue).await.unwrap();
+        let id = JobId::new(identity::message(call)).unwrap();
+        let stored = async || {
+            let (_, data) = jobs.get(&deliveries.ty, &id).await.unwrap().unwrap();
+            let delivery: Delivery = serde_json::from_slice(&data).unwrap();
+            (delivery.replay, delivery.call.generation)
+        };
+        assert_eq!(stored().await, (false, call.generation.clone()));
+        assert!(deliveries.replay(&id.to_string()).await.unwrap());
+        assert_eq!(stored().await, (true, None));
+    }
+}

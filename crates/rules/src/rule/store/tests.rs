@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use store::Store;
 
 use super::*;
-use crate::deliver::{self, Deliveries, EventOptions, Filter, NoTarget, RuleTargets, Targets as _};
+use crate::deliver::{EventOptions, NoTarget, RuleTargets, Targets as _};
 use crate::rule::call::{Call, Sign};
 use crate::rule::{Captures, Change, Task};
 
@@ -499,27 +499,4 @@ async fn calls_of_a_deleted_rule_do_not_go_to_a_new_one() {
         assert_eq!(target(&set, &unknown).await.as_deref(), Ok("http://new/"));
         old = new;
     }
-    // An operator asks for it.
-    let jobs = rules.replications().jobs();
-    let deliveries = &Deliveries::new(jobs.clone());
-    deliveries
-        .register(&deliver::Options::default())
-        .await
-        .unwrap();
-    let (op, old) = (&jobs.op(), &old);
-    let deliver = |tx| async move { deliveries.enqueue_in(&tx, op, old).await };
-    jobs.store().transact("enqueue", deliver).await.unwrap();
-    let page = deliveries.list(&Filter::default(), None, 1).await.unwrap();
-    let id = &page.deliveries[0].id;
-    assert!(deliveries.replay(id).await.unwrap());
-    let id = jobs::JobId::new(id.clone()).unwrap();
-    let data = jobs
-        .get(deliveries.job_type(), &id)
-        .await
-        .unwrap()
-        .unwrap()
-        .1;
-    let data: Value = serde_json::from_slice(&data).unwrap();
-    let stored: Call = serde_json::from_value(data["call"].clone()).unwrap();
-    assert_eq!((&stored.generation, &stored.doc_id), (&None, &old.doc_id));
 }
