@@ -27,10 +27,6 @@ use crate::target::hex;
 /// GitHub's largest.
 const BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
 
-/// All bodies that are being read.
-const BODIES_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
-const BODY_TIME: Duration = Duration::from_secs(30);
-
 /// What requests need.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
@@ -52,8 +48,8 @@ pub(crate) struct Bodies {
 impl Default for Bodies {
     fn default() -> Self {
         Self {
-            room: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
-            time: BODY_TIME,
+            room: Arc::new(Semaphore::new(2 * BODY_BYTES_MAX)),
+            time: Duration::from_secs(30),
         }
     }
 }
@@ -147,29 +143,18 @@ impl Bodies {
         let size = axum::body::HttpBody::size_hint(&body);
         let bytes = size.upper().map_or(Ok(BODY_BYTES_MAX), usize::try_from);
         let bytes = bytes.ok().filter(|bytes| *bytes <= BODY_BYTES_MAX);
-        let too_large = || {
-            let reason = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-            Refusal(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
-        };
-        let room = u32::try_from(bytes.ok_or_else(too_large)?).unwrap_or(u32::MAX);
+        let large = format!("the body is larger than {BODY_BYTES_MAX} bytes");
+        let room = bytes.and_then(|bytes| u32::try_from(bytes).ok());
+        let room = room.ok_or_else(|| refuse(StatusCode::PAYLOAD_TOO_LARGE, "too_large", large))?;
         let room = Arc::clone(&self.room).try_acquire_many_owned(room);
-        let room = room.map_err(|_| {
-            let reason = "other requests take all memory for bodies; repeat the request";
-            Refusal(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "unavailable",
-                reason.to_owned(),
-            )
-        })?;
+        let full = "other requests take all memory for bodies; repeat the request";
+        let room =
+            room.map_err(|_| refuse(StatusCode::SERVICE_UNAVAILABLE, "unavailable", full))?;
+        let slow = format!("the body took longer than {} s", self.time.as_secs());
         let read = timeout(self.time, to_bytes(body, BODY_BYTES_MAX)).await;
-        let read = read.map_err(|_| {
-            let reason = format!("the body took longer than {} s", self.time.as_secs());
-            Refusal(StatusCode::REQUEST_TIMEOUT, "timeout", reason)
-        })?;
-        let bytes = read.map_err(|_| {
-            let reason = format!("the body ended early, or has more than {BODY_BYTES_MAX} bytes");
-            Refusal(StatusCode::BAD_REQUEST, "bad_request", reason)
-        })?;
+        let read = read.map_err(|_| refuse(StatusCode::REQUEST_TIMEOUT, "timeout", slow))?;
+        let bad = format!("the body ended early, or has more than {BODY_BYTES_MAX} bytes");
+        let bytes = read.map_err(|_| refuse(StatusCode::BAD_REQUEST, "bad_request", bad))?;
         Ok((bytes, room))
     }
 }
@@ -200,13 +185,17 @@ impl IntoResponse for Refusal {
 impl From<jobs::Error> for Refusal {
     fn from(error: jobs::Error) -> Self {
         tracing::error!(error = %store::chain(&error), "cannot answer a request");
-        let reason = "the store cannot be reached; repeat the request".to_owned();
-        Self(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
+        let reason = "the store cannot be reached; repeat the request";
+        refuse(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
     }
 }
 
+fn refuse(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Refusal {
+    Refusal(status, error, reason.into())
+}
+
 fn unauthorized(reason: &str) -> Refusal {
-    Refusal(StatusCode::UNAUTHORIZED, "unauthorized", reason.to_owned())
+    refuse(StatusCode::UNAUTHORIZED, "unauthorized", reason)
 }
 
 async fn metrics(State(http): State<Http>, headers: HeaderMap) -> Result<String, Refusal> {
