@@ -230,6 +230,27 @@ async fn a_database_created_after_a_node_died_in_a_first_look_is_new() {
     called(&mut world, &["x/a/new"]).await;
 }
 
+/// Nothing looks between the first look for a rule and the one for its next revision.
+#[tokio::test]
+async fn a_database_created_before_a_rule_is_edited_is_new() {
+    let mut world = World::new().await;
+    world.change("old");
+    let slow = SourceOptions {
+        poll_sec: 86_400,
+        ..without_feed()
+    };
+    let _node = world.node(slow).await;
+    let some = |pattern: &str| calls("x", &json!({"database": pattern}));
+    world.rule("x", Some(&some("^[bcd]"))).await;
+    world.until_seeded(1).await;
+    world.until_listening(1).await;
+    create(&world, "c");
+    world.rule("x", Some(&some("^[abcd]"))).await;
+    called(&mut world, &["x/c/first"]).await;
+    world.until_listening(3).await;
+    assert!(world.calls.try_recv().is_err());
+}
+
 /// The node that repeats the first look for an edited rule does not know what the rule was about before.
 #[tokio::test]
 async fn a_database_is_new_to_an_edited_rule_although_a_node_died() {
