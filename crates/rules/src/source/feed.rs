@@ -11,8 +11,7 @@ use futures::stream;
 use tokio::time::{Duration, Instant, timeout, timeout_at};
 
 use super::options::{FeedKind, Source};
-use super::seed::ASKED_AT_ONCE;
-use super::sweep::{ANSWER_MAX, ASKED_MAX, NAMES_MAX};
+use super::sweep::{ANSWER_MAX, ASKED_AT_ONCE, ASKED_MAX, NAMES_MAX};
 use crate::rule::Event;
 
 /// A feed that is silent for three of these is dropped and opened again.

@@ -17,15 +17,13 @@ use super::options::{FEED_DELAY, FeedKind, Source};
 use super::position::Position;
 use super::reactions::{Reactions, RuleBook};
 use super::seed::seed_forever;
-use super::sweep::{Found, Misses, Stopped, Sweeper, Sweeps};
+use super::sweep::{Found, Misses, Stopped, Sweeper, Sweeps, pause_after};
 use crate::rule::Event;
 
 /// Jobs that one transaction wakes.
 pub(super) const WAKES: usize = 400;
 /// Before a feed that the server refused is tried again, or one that missed updates.
 const REFUSED_PAUSE: Duration = Duration::from_mins(10);
-/// After one failure, and the maximum after many.
-const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// Before the next choice is tried instead of a feed that fails while its server answers other requests.
 const FAILING_MAX: Duration = Duration::from_mins(5);
 /// A feed that missed this many changes within this many comparisons is not trusted any more.
@@ -488,11 +486,4 @@ pub(super) async fn wake_all(
         // Those that are asleep again need no second call.
         after = sleepers.into_iter().next_back();
     }
-}
-
-/// After this many failures in a row.
-pub(super) fn pause_after(failures: u32) -> Duration {
-    let (first, max) = RETRY_PAUSES;
-    let pause = first * 2_u32.pow(failures.saturating_sub(1).min(8));
-    pause.min(max)
 }

@@ -7,23 +7,21 @@ mod unread;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use couch::{Error, Seq, Server};
 use percent_encoding::percent_decode_str;
 use scheduler::ServiceError;
 use store::Transaction;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
-use super::options::{FEED_DELAY, FeedKind, Source, SourceOptions};
+use super::options::{FEED_DELAY, FeedKind, Source};
 use super::reactions::{BYTES_MAX, REACTIONS, Reaction, Reactions, RuleBook, portions};
-use super::sweep::{NAMES_MAX, Stopped};
+use super::sweep::{NAMES_MAX, Stopped, wait};
 use crate::rule::{Compiled, Event, RuleId, Seen, Set};
 use again::listen_again;
 use before::{Before, PAGE, PAUSE, records};
 use rows::{mark, rows_after, seen, set_unread, unseeded};
-pub(super) use unread::ASKED_AT_ONCE;
 use unread::Unread;
 
 /// Looks for the databases of new rules whenever rules change, and now and then for what events did not report: often
@@ -96,31 +94,6 @@ async fn look(
     seed(reactions, connection, before, unread, true).await?;
     reactions.heard.end_look();
     seeded
-}
-
-/// Waits until the next look is due, however often rules have changed since the last one.
-pub(super) async fn wait(
-    polls: &mut watch::Receiver<bool>,
-    options: &SourceOptions,
-    looked: Instant,
-    took: Duration,
-    failures: u32,
-) {
-    loop {
-        let pause = if *polls.borrow_and_update() {
-            options.poll(took, failures)
-        } else {
-            options.sweep()
-        };
-        tokio::select! {
-            () = sleep_until(looked + pause) => return,
-            changed = polls.changed() => {
-                if changed.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
-        }
-    }
 }
 
 /// What a look is for.

@@ -11,11 +11,9 @@ use scheduler::{Replications, ServiceError, Sleeper};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::follower::pause_after;
 use super::heard::Heard;
-use super::options::{FEED_DELAY, Source};
+use super::options::{FEED_DELAY, Source, SourceOptions};
 use super::reactions::Reactions;
-use super::seed::wait;
 
 /// Databases per `_dbs_info` request: CouchDB's limit.
 pub(super) const NAMES_MAX: usize = 100;
@@ -25,7 +23,11 @@ const ROWS: usize = NAMES_MAX;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Databases that are asked for changes at the same time: with a round trip of 50 ms, 300 a second.
 pub(super) const ASKED_MAX: usize = 16;
-/// How long each may take to answer.
+/// Databases that looks for those of rules ask for by themselves at the same time.
+pub(super) const ASKED_AT_ONCE: usize = 8;
+/// After one failure, and the maximum after many.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// How long a database may take to answer.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// How often sleepers are woken for one sequence of a database that cannot be read: the first run may have read a copy of the
 /// database that lags behind.
@@ -331,6 +333,38 @@ impl<'a> Sweeper<'a> {
         let asked = self.connection.has_changes(database, since);
         timeout(ANSWER_MAX, asked).await.ok()?.ok()
     }
+}
+
+/// Waits until the next look is due, however often rules have changed since the last one.
+pub(super) async fn wait(
+    polls: &mut watch::Receiver<bool>,
+    options: &SourceOptions,
+    looked: Instant,
+    took: Duration,
+    failures: u32,
+) {
+    loop {
+        let pause = if *polls.borrow_and_update() {
+            options.poll(took, failures)
+        } else {
+            options.sweep()
+        };
+        tokio::select! {
+            () = sleep_until(looked + pause) => return,
+            changed = polls.changed() => {
+                if changed.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    }
+}
+
+/// After this many failures in a row.
+pub(super) fn pause_after(failures: u32) -> Duration {
+    let (first, max) = RETRY_PAUSES;
+    let pause = first * 2_u32.pow(failures.saturating_sub(1).min(8));
+    pause.min(max)
 }
 
 /// Whether a database is another one than before, of the same name: where sequences are numbers, they only grow.

@@ -18,10 +18,8 @@ use super::again::compare;
 use super::rows::{forget, row};
 use crate::rule::RuleId;
 use crate::source::reactions::Reactions;
-use crate::source::sweep::ANSWER_MAX;
+use crate::source::sweep::{ANSWER_MAX, ASKED_AT_ONCE};
 
-/// Databases that are asked for at the same time.
-pub(in crate::source) const ASKED_AT_ONCE: usize = 8;
 /// After one failure, and the maximum after many.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_hours(1));
 /// So many are remembered. Looks come across the others again.
