@@ -83,10 +83,13 @@ async fn a_rule_that_is_resumed_at_once_keeps_its_place() {
     assert_eq!(next(&mut fixture.sent).await, "2");
 }
 
+/// How long the read takes, which the edit must not exceed: longer and longer, if a test can tell that it did.
+const READS_MS: [u64; 3] = [1_000, 5_000, 20_000];
+
 /// The first run of a rule is reading two changes when the rule is edited.
-async fn edit_while_it_reads(before: &Value, after: Value) -> Fixture {
+async fn edit_while_it_reads(before: &Value, after: Value, ms: u64) -> Fixture {
     let mut fixture = Fixture::new().await;
-    let late = (On::any("*/_changes").first(1), Fault::Latency { ms: 1_000 });
+    let late = (On::any("*/_changes").first(1), Fault::Latency { ms });
     fixture.peer.set_faults(Faults::script([late]));
     fixture.rule(on_change(before)).await;
     fixture.put(&["1", "m2"]);
@@ -100,7 +103,7 @@ async fn edit_while_it_reads(before: &Value, after: Value) -> Fixture {
 
 /// What is called about if the rule makes its calls in any order.
 async fn edited_while_it_reads(before: &Value, after: &Value) -> BTreeSet<String> {
-    let mut fixture = edit_while_it_reads(before, on_change(after)).await;
+    let mut fixture = edit_while_it_reads(before, on_change(after), READS_MS[0]).await;
     let mut called = BTreeSet::new();
     for _ in 0..2 {
         called.insert(next(&mut fixture.enqueued).await);
@@ -129,24 +132,41 @@ async fn an_edited_rule_is_about_changes_that_were_just_read() {
 #[tokio::test]
 async fn an_edited_rule_that_blocks_is_about_changes_that_were_just_read() {
     let before = json!({"since": 0, "if": {"type": "^msg$"}});
-    let mut fixture = edit_while_it_reads(&before, on_change(&json!({"since": 0}))).await;
-    for expected in ["1", "m2"] {
-        assert_eq!(next(&mut fixture.sent).await, expected);
+    let mut called = Vec::new();
+    for ms in READS_MS {
+        let after = on_change(&json!({"since": 0}));
+        let mut fixture = edit_while_it_reads(&before, after, ms).await;
+        called.push(next(&mut fixture.sent).await);
+        if called.ends_with(&["1".to_owned()]) {
+            assert_eq!(next(&mut fixture.sent).await, "m2");
+            return;
+        }
     }
+    panic!("{called:?}");
 }
 
 #[tokio::test]
 async fn a_rule_that_ends_while_changes_are_read_makes_no_call() {
     let before = json!({"since": 0});
-    let paused = on_change(&json!({"since": 0, "enabled": false}));
-    let mut fixture = edit_while_it_reads(&before, paused).await;
-    fixture.finished("r").await;
-    assert!(fixture.sent.try_recv().is_err());
     let mut deleted = on_change(&before);
     deleted["_deleted"] = json!(true);
-    let mut fixture = edit_while_it_reads(&before, deleted).await;
-    fixture.gone("r").await;
-    assert!(fixture.sent.try_recv().is_err());
+    let paused = on_change(&json!({"since": 0, "enabled": false}));
+    for (after, is_deleted) in [(deleted, true), (paused, false)] {
+        let mut calls = 0;
+        for ms in READS_MS {
+            let mut fixture = edit_while_it_reads(&before, after.clone(), ms).await;
+            if is_deleted {
+                fixture.gone("r").await;
+            } else {
+                fixture.finished("r").await;
+            }
+            if fixture.sent.try_recv().is_err() {
+                break;
+            }
+            calls += 1;
+        }
+        assert!(calls < READS_MS.len(), "{after}");
+    }
 }
 
 #[tokio::test]
