@@ -297,10 +297,9 @@ async fn a_remote_that_is_down_leaves_others_alone_and_can_be_started() {
     let started = replications.start_remote(of, |one| one.target.contains("nothing"), true);
     assert_eq!(Box::pin(started).await.unwrap(), []);
     let started = replications.start_remote(of, |one| one.database == "app", true);
-    let started = Box::pin(started).await.unwrap();
-    assert_eq!(started.len(), 1);
-    let job = started[0].job.clone();
-    let (mut asked, mut ended) = (started.into(), scheduler::Ended::default());
+    let mut asked = Box::pin(started).await.unwrap();
+    assert_eq!(asked.len(), 1);
+    let (job, mut ended) = (asked[0].job.clone(), scheduler::Ended::default());
     replications
         .wait_for_runs(&mut asked, &mut ended)
         .await
@@ -329,8 +328,8 @@ async fn a_start_during_the_first_copy_makes_another_run() {
     let remote = found(&world, "eu").await;
     let of = remote.remote_id();
     let started = (world.replications).start_remote(of, |_| true, true);
-    let started = Box::pin(started).await.unwrap();
-    let (mut asked, mut ended) = (started.into(), scheduler::Ended::default());
+    let mut asked = Box::pin(started).await.unwrap();
+    let mut ended = scheduler::Ended::default();
     let waited = (world.replications).wait_for_runs(&mut asked, &mut ended);
     tokio::time::timeout(Duration::from_mins(1), waited)
         .await
