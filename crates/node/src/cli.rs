@@ -68,7 +68,7 @@ enum Command {
     Remotes(remotes::Command),
     /// List, show, try, pause or resume rules of a service
     Rules(rules::Command),
-    /// List, show or replay calls of webhooks of a service
+    /// List, show, replay or remove calls of webhooks of a service
     Deliveries(deliveries::Command),
     /// List the servers that a service follows
     Sources(sources::Command),
