@@ -168,7 +168,7 @@ fn usable<T>(checked: Result<T, String>) -> Result<T, Refused> {
 impl Shared {
     /// The configuration, and its files as they were before: if they change meanwhile, that is noticed later.
     pub(crate) fn config(&self) -> anyhow::Result<(Contents, Config)> {
-        // Another try may find it mounted.
+        // Not a refusal: another try may find it mounted.
         let there = std::fs::metadata(&self.config);
         there.with_context(|| format!("cannot read {}; check --config", self.config.display()))?;
         let read = crate::config::contents(&self.config);
@@ -209,7 +209,7 @@ async fn events(shared: &Shared) -> anyhow::Result<()> {
         // Whatever `autoReload` says: otherwise a new remote would get no events until this command is restarted.
         reload(&shared.config, &mut read, &mut config);
         match event::parse(&line) {
-            // It comes only once.
+            // The event comes only once.
             Ok(Some(Event { project, refs })) => {
                 let targets = targets(&config, &project);
                 mirrors.notify_in_the_end(&targets, &refs).await;

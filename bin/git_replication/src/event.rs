@@ -1,4 +1,4 @@
-//! Events: what Gerrit's `stream-events`, and push webhooks of Gerrit, GitHub and Gitea, say has changed.
+//! Events: what Gerrit's `stream-events`, and push webhooks of Gerrit, GitHub, Gitea and GitLab, say has changed.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct Event {
 /// Reads an event. `None` is one about something else than refs.
 pub(crate) fn parse(text: &[u8]) -> Result<Option<Event>, String> {
     let wrong = |error| format!("the event is not JSON: {error}");
-    // What else there is, as the commits of a push, may be large.
+    // Other fields, such as the commits of a push, may be large.
     let mut fields: BTreeMap<String, &RawValue> = serde_json::from_slice(text).map_err(wrong)?;
     fields.retain(|name, _| FIELDS.split(' ').any(|field| field == name));
     let event: Value = serde_json::to_value(fields).map_err(wrong)?;
@@ -49,7 +49,7 @@ pub(crate) fn parse(text: &[u8]) -> Result<Option<Event>, String> {
     let refs = match &names[..] {
         [] if at("/type") == Some("project-created") => Refs::all(),
         [] => return Err("the event names no ref".to_owned()),
-        // All refs include one with an odd name.
+        // A push of all refs includes those with odd names.
         _ => named(names.into_iter().map(str::to_owned)).unwrap_or_else(|_| Refs::all()),
     };
     Ok(Some(Event { project, refs }))

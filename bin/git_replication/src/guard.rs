@@ -55,7 +55,7 @@ pub(crate) fn run(silence: Duration, program: &[OsString]) -> ExitCode {
             Ok(Event::Ended(Some(code))) => return ExitCode::from(code),
             Ok(Event::Alive) => {}
             Ok(Event::Gone) => break silence / 4 * 3,
-            // What a killed git has started goes on.
+            // Processes that a killed git has started go on.
             Ok(Event::Ended(None)) | Err(_) => break silence / GRACE_AFTER_SILENCE,
         }
     };

@@ -79,7 +79,7 @@ impl Http {
         }
     }
 
-    /// Refuses a request that has neither the secret nor a body that could be signed with it.
+    /// Refuses a request that does not carry the secret; a signature is not enough.
     fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let advice = "send Authorization: Bearer with the secret";
         match self.proof(headers, advice)? {
@@ -214,7 +214,7 @@ async fn events(
     State(http): State<Http>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
-    const UNSIGNED: &str = "sign the body with the secret (X-Hub-Signature-256), or send Authorization: Bearer with it";
+    const UNSIGNED: &str = "sign the body with the secret (X-Hub-Signature-256), or send it as X-Gitlab-Token or Authorization: Bearer";
     let (head, body) = request.into_parts();
     let headers = head.headers;
     let proof = http.proof(&headers, UNSIGNED)?;

@@ -38,7 +38,7 @@ const TARGETS_MAX: usize = 100;
 const IDLE_MS: u64 = 24 * 3_600 * 1_000;
 /// Pushes to different targets that became due together start up to this much apart.
 const JITTER_MAX_MS: i64 = 1_000;
-/// Between attempts to write to a store that is out.
+/// Between attempts to write to a store that fails.
 const PAUSE: Duration = Duration::from_secs(5);
 /// While a new configuration reaches one node after the other, events for a new target wait; then it is one that has
 /// been removed.
@@ -56,7 +56,7 @@ pub(crate) struct Mirror {
     /// What the push in progress is about, or what failed pushes have left.
     #[serde(default, skip_serializing_if = "Refs::is_empty")]
     pub(crate) refs: Refs,
-    /// Those that were not found, and since when.
+    /// Refs that were not found, and since when.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) absent: BTreeMap<String, i64>,
     /// Pushes in a row that failed with this class.
@@ -184,7 +184,7 @@ impl Mirrors {
         Ok(begun)
     }
 
-    /// Repeats it until the store can be written.
+    /// Repeats [`Self::notify`] until the store can be written to.
     pub(crate) async fn notify_in_the_end(&self, targets: &[Target<'_>], refs: &Refs) {
         while let Err(error) = self.notify(targets, refs, When::Delayed).await {
             tracing::error!(error = %store::chain(&error), "cannot write to the store; trying again");

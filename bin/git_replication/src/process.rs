@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 const OUTPUT_AFTER: Duration = Duration::from_secs(1);
 /// How long a push may take to end when it is dropped.
 const GRACE_MAX: Duration = Duration::from_secs(1);
-/// Never asks, and notices that a connection is gone.
+/// Never asks for a password, and notices that a connection is gone.
 const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=30";
 const LOOK: Duration = Duration::from_millis(5);
 /// Messages are kept up to this size, from the end.

@@ -90,7 +90,7 @@ fn is_mounted(root: &Path) -> io::Result<()> {
     match fs::read_dir(root)?.next() {
         Some(_) => Ok(()),
         None => Err(io::Error::other(format!(
-            "{} is empty; is it mounted?",
+            "{} is empty; check that it is mounted",
             root.display()
         ))),
     }

@@ -57,13 +57,14 @@ pub(crate) struct Push<'a> {
     pub(crate) repository: &'a Path,
     pub(crate) target: &'a Target<'a>,
     pub(crate) refs: &'a Refs,
-    /// Those that were not found, and since when.
+    /// Refs that were not found, and since when.
     pub(crate) absent: BTreeMap<String, i64>,
     pub(crate) now_ms: i64,
 }
 
 impl Push<'_> {
-    /// An error is one of starting git. What is `absent` afterwards is to be looked for again.
+    /// Fails if git cannot be started, refs cannot be listed, or the target's directory is missing. Refs in `absent`
+    /// afterwards must be looked for again.
     pub(crate) async fn run(&mut self) -> io::Result<Outcome> {
         let specs = if self.refs.all {
             self.absent.clear();
@@ -175,7 +176,7 @@ impl Push<'_> {
     }
 
     /// The refspecs of single refs: those that exist, and with `mirror` deletions of the others. On NFS, a ref that another
-    /// node has made may be visible only later, so one that is absent does not count as deleted at once.
+    /// node has created may be visible only later, so one that is absent does not count as deleted at once.
     async fn of_names(&mut self, names: &BTreeSet<String>) -> io::Result<Vec<String>> {
         let named = self.target.remote.push.iter().filter_map(Refspec::name);
         let asked = named
@@ -221,7 +222,7 @@ impl Push<'_> {
         if let Some(path) = target.place.strip_prefix("file://") {
             let root = target.template.root();
             if tokio::fs::metadata(&root).await.is_err() {
-                let reason = format!("{root} does not exist; is it mounted?");
+                let reason = format!("{root} does not exist; mount it or create it");
                 return Err(io::Error::other(reason));
             }
             init.extend(["--", path]);
@@ -341,7 +342,7 @@ fn unreachable(messages: &str) -> (Class, String) {
         "access denied or repository not exported",
         "does not exist",
     ];
-    // The last one is of ssh and of any shell.
+    // The last one matches ssh and any shell.
     const NOT_THERE: [&str; 4] = [
         "Could not resolve",
         "command not found",

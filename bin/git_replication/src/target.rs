@@ -32,7 +32,7 @@ const SCHEMES: [&str; 5] = ["file", "ssh", "git", "http", "https"];
 const NAME: &str = "${name}";
 const HELP: &str = "give a URL of file, ssh, git, http or https, HOST:PATH, or an absolute path";
 const AT: &str =
-    "write `@` in a path as %40; if it is the end of a password, write the password's `/` as %2F";
+    "write `@` in a path as %40; if it ends a password, write the `/` in the password as %2F";
 const PORT: &str = "a port is a number; if a password stands here, write its `/` as %2F, or use a credential helper";
 
 /// How a project's name stands in a target's.
@@ -59,7 +59,7 @@ impl Template {
         if Parts::of(text)?.host.contains(NAME) {
             return Err("`${name}` stands in the path of a URL");
         }
-        // What stands for a path here may be the rest of a password, which belongs neither in the store nor in the log.
+        // What looks like a path may be the rest of a password, which belongs neither in the store nor in the log.
         if let Some((_, rest)) = text.split_once("://") {
             let (host, path) = rest.split_once('/').unwrap_or_default();
             if path.contains('@') && !host.is_empty() {
@@ -97,7 +97,7 @@ impl Template {
         self.0.replacen(NAME, &name, 1)
     }
 
-    /// The directory of all projects at a target in a file system.
+    /// The directory before `${name}` of a target in the filesystem.
     pub(crate) fn root(&self) -> String {
         let place = place(&self.0).unwrap_or_default();
         let path = place.trim_start_matches("file://");

@@ -88,7 +88,7 @@ fn a_push_of_a_hanging_node_ends_before_another_begins() {
     check(&target);
 }
 
-/// Of a git that is killed, for example for want of memory, what it started at a local target would go on.
+/// If git is killed, for example for lack of memory, what it started at a local target would go on.
 #[test]
 fn what_a_killed_git_started_ends_before_the_next_push() {
     let world = World::new(
@@ -110,7 +110,7 @@ fn what_a_killed_git_started_ends_before_the_next_push() {
     check(&target);
 }
 
-/// The last node that starts says how long the lock is.
+/// The node that starts last sets the lock's time-out.
 #[test]
 fn the_guard_knows_the_time_out_of_the_job() {
     let world = World::new("[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\n");

@@ -157,7 +157,7 @@ fn gr_t150_a_project_without_a_repository_is_not_retried() {
     world.until("it is retried", || world.row()["state"] == "retrying");
     let row = world.row();
     assert!(
-        row["reason"].as_str().unwrap().contains("is it mounted?"),
+        row["reason"].as_str().unwrap().contains("is mounted"),
         "{row}"
     );
     world.project("app");
@@ -278,7 +278,7 @@ fn targets_are_not_created_on_what_is_not_mounted() {
     world.until("it is retried", || world.row()["state"] == "retrying");
     let reason = world.row()["reason"].to_string();
     assert!(
-        reason.contains("disk/mirrors/ does not exist; is it mounted?"),
+        reason.contains("disk/mirrors/ does not exist; mount it"),
         "{reason}"
     );
     fs::create_dir_all(world.path("targets/disk/mirrors")).unwrap();
@@ -291,7 +291,7 @@ fn without_repositories_nothing_is_started() {
     let started = world.start(&["--all", "--wait"]);
     let told = text(&started.stderr);
     assert!(
-        started.status.code() == Some(1) && told.contains("is it mounted?"),
+        started.status.code() == Some(1) && told.contains("is mounted"),
         "{told}"
     );
 }

@@ -106,7 +106,7 @@ fn a_damaged_ref_is_not_deleted_at_the_target() {
     world.until_equal("app", "app");
 }
 
-/// On NFS, another node may have made a ref, and even pushed it.
+/// On NFS, another node may have created a ref, and even pushed it.
 #[test]
 fn a_ref_that_is_not_there_yet_is_looked_for_again() {
     let world =

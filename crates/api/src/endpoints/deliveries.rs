@@ -112,7 +112,7 @@ async fn ended(call: &mut Call) -> Result<Filter, Error> {
     let body = call.json_object().await?;
     let mut filter = Filter::default();
     for (name, value) in body.as_object().unwrap_or_default() {
-        // What is not understood must not be left out: more calls would match.
+        // An unknown member must not be ignored: more calls would match.
         let Json::String(text) = value else {
             return Err(Error::bad_request(format!("`{name}` must be a string")));
         };

@@ -15,7 +15,7 @@ use crate::route::RuleAction;
 
 /// Maximum number of databases per request.
 const DATABASES_MAX: usize = 1_000;
-/// Maximum size of a change times the number of databases that it is tried for: the response may have it for each.
+/// Maximum size of a change times the number of databases that it is tried for: the response may contain it for each.
 const TRIED_BYTES_MAX: usize = 20_000_000;
 
 pub(crate) async fn test(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
@@ -52,7 +52,7 @@ pub(crate) async fn test(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
     let change = request.get("change");
     let bytes = change.map_or(0, |change| change.to_string().len());
     if bytes.saturating_mul(databases.len()) > TRIED_BYTES_MAX {
-        let reason = "`change` is too large for so many `databases`: its size times their number must be at most 20 MB; name fewer";
+        let reason = "`change` is too large for so many `databases`: its size times their number must be at most 20 MB; name fewer databases";
         return Err(Error::bad_request(reason));
     }
     let rule = Rule::parse(&body).and_then(|rule| {

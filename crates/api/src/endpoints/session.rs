@@ -27,7 +27,7 @@ use crate::{Error, Options, pace};
 
 /// Limits the body of unauthenticated logins.
 pub(crate) const LOGIN_BYTES_MAX: usize = 8 * 1024;
-/// As `CouchDB` says it.
+/// `CouchDB`'s text.
 const CONFLICTED: &str = "User document conflicts must be resolved before the document is used for authentication purposes.";
 /// Time limit of reading such a body.
 const LOGIN_TIME_LIMIT: Duration = Duration::from_secs(5);

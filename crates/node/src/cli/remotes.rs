@@ -217,7 +217,7 @@ async fn start_all(service: &Service, start: Start) -> anyhow::Result<()> {
         .collect();
     if !unknown.is_empty() {
         bail!(
-            "not all databases of {} were found yet, so replications may be missing; start it again when `davenport remotes show NAME` says looked_up",
+            "not all databases of {} have been found, so replications may be missing; start again when `davenport remotes show NAME` says that `followed` and `looked_up` are true",
             unknown.join(", "),
         );
     }

@@ -60,7 +60,7 @@ struct State {
     since: Option<Value>,
     documents: u64,
     differences: u64,
-    /// Changes that were read of this side. Files of earlier versions lack it, and what follows.
+    /// Changes that were read of this side. Files of earlier versions lack this and the following members.
     #[serde(default)]
     read: u64,
     /// What is not compared.

@@ -248,7 +248,7 @@ impl Service {
     }
 }
 
-/// What a restart has done, given the row of the job before.
+/// What a restart has done to a job, given its row from before.
 fn restarted(job: &Value) -> &'static str {
     if job["state"] == "pending" || job["info"]["asleep"] == true {
         "requested a run of"
