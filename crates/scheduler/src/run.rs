@@ -294,7 +294,7 @@ impl Work<'_> {
             .await)
     }
 
-    /// Whether a claimed job runs now, with all that it needs.
+    /// Whether a claimed job runs now: it has been woken, and lacks nothing.
     async fn ready(
         &self,
         replication: &Replication,

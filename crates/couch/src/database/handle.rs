@@ -87,8 +87,8 @@ impl Database {
         self.peer.fetch(&call).await?.success().await.map(drop)
     }
 
-    /// What it says about itself. A response without `update_seq` and `instance_start_time` is no
-    /// database's and an [`Error::BadAnswer`].
+    /// What it says about itself. A response without `update_seq` and `instance_start_time` is not
+    /// that of a database: [`Error::BadAnswer`].
     pub async fn info(&self) -> Result<DatabaseInfo, Error> {
         let reply = self.peer.fetch(&Call::get("")).await?.success().await?;
         let raw: RawInfo = reply.parse()?;

@@ -157,7 +157,7 @@ impl Reply {
         Failure::Limited(Box::new(self.answer().await))
     }
 
-    /// The failure of a response that refuses credentials which are renewed now.
+    /// The failure of a response that refuses credentials, which are then renewed.
     pub(super) async fn into_expired(mut self) -> Failure {
         Failure::Expired(Box::new(self.answer().await))
     }

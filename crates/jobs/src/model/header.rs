@@ -196,7 +196,7 @@ impl Header {
         self.rare.as_ref()?.asked_ms
     }
 
-    /// When the oldest signal arrived that the current run covers.
+    /// Arrival time of the oldest signal that the current run covers.
     pub(crate) fn covered_ms(&self) -> Option<i64> {
         let last = (self.last.as_ref()).filter(|_| self.state() == State::Running)?;
         let zigzag = self.rare.as_ref()?.covers.checked_sub(1)?;
@@ -205,8 +205,8 @@ impl Header {
         Some(last.started_ms.saturating_sub(before_ms))
     }
 
-    /// Sets when the oldest signal arrived that the run covers which starts now. One of more than 24 days ago counts as
-    /// 24 days old.
+    /// Sets the arrival time of the oldest signal that the run covers, which starts now. A signal older than 24 days counts
+    /// as 24 days old.
     pub(crate) fn cover(&mut self, asked_ms: Option<i64>, now_ms: i64) {
         const BEFORE_MS_MAX: i64 = i32::MAX as i64 - 1;
         let covers = asked_ms.map_or(0, |asked_ms| {

@@ -27,7 +27,7 @@ pub struct JobInfo {
     pub next_due_ms: Option<i64>,
     /// When signals want a running job to run again after this run, if there were any.
     pub signal_ms: Option<i64>,
-    /// When the first [signal](crate::Signal) arrived that no run covers, if there was one.
+    /// Arrival time of the first [signal](crate::Signal) that no run covers, if there is one.
     pub asked_ms: Option<i64>,
     /// Its priority.
     pub class: Class,

@@ -39,7 +39,7 @@ pub(crate) struct Job {
     pub(crate) next: Option<Next>,
     /// When signals want it to run again after the current run.
     pub(crate) signal_ms: Option<i64>,
-    /// When the first signal arrived that no run covers yet, and the first one that the last run covers, or was to cover.
+    /// Arrival times of the first signal that no run covers yet, and of the first that the last run covers or was to cover.
     pub(crate) asked_ms: Option<i64>,
     pub(crate) covered_ms: Option<i64>,
     /// The lock of the last run, if an actor has seen it.
@@ -296,7 +296,7 @@ impl Job {
         again
     }
 
-    /// The next run is to cover the signals of this one, which did nothing, or may have.
+    /// Leaves the signals of this run to the next one: this one did nothing, or its holder went silent.
     fn uncover(&mut self) {
         self.asked_ms = self.covered_ms.take().or(self.asked_ms);
     }

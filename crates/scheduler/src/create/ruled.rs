@@ -143,7 +143,7 @@ impl Replications {
             let trigger = wanted.ok().and_then(|wanted| wanted.options.trigger);
             add = add.due_ms(delayed_ms(op, &job, trigger.as_ref()));
         }
-        // A job that is replaced may have had a change to copy, which is not to wait longer than before.
+        // A replaced job may have had a change to copy, which must not wait longer than before.
         if ruled.is_bulk && before.is_none() {
             add = add.class(Class::Bulk);
         }

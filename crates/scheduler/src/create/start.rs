@@ -245,7 +245,7 @@ impl Replications {
             if asked.is_empty() {
                 return Ok(());
             }
-            // Looking at very many takes a fifth of the time.
+            // With very many, looking takes up to a fifth of the time.
             sleep(LOOK_PAUSE.max(4 * began.elapsed())).await;
         }
     }

@@ -33,7 +33,7 @@ enum Next {
     Run,
 }
 
-/// What a job does that was claimed.
+/// What a claimed job does.
 pub(super) enum Woken {
     /// It does not run.
     Ends(End),
@@ -86,8 +86,8 @@ impl Work<'_> {
         Ok(End::Sleep { due_ms })
     }
 
-    /// Whether a job runs that may be a sleeper. Changes that a feed reported need no further look, unless there must be
-    /// several.
+    /// Whether a claimed job, which may be a sleeper, runs. Changes that a feed reported need no further look, unless there
+    /// must be several.
     pub(super) async fn woken(
         &self,
         replication: &Replication,

@@ -24,7 +24,7 @@ pub(crate) mod field {
 /// Fields that few jobs have; defaults are not written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rare {
-    /// How many milliseconds before the start of the current run the oldest signal arrived that it covers: zigzag as in
+    /// How many milliseconds before the start of the current run the oldest signal that it covers arrived: zigzag as in
     /// the [codec](crate::model::codec), plus one. 0 if there was none.
     pub(crate) covers: u32,
     /// When the oldest signal not yet covered by a run arrived.

@@ -174,7 +174,7 @@ pub(super) fn finish(
     Ok(step)
 }
 
-/// Unsuccessful runs in a row after another run.
+/// Unsuccessful runs in a row, including the one that ends now.
 fn stalls_after(before: u32, next: Option<&Next>, fails: bool, unused: bool) -> u32 {
     match (fails, unused) {
         // No run has failed with the creator's newer data yet.

@@ -90,12 +90,12 @@ impl Header {
         }
     }
 
-    /// Stores when the first signal arrived that no run covers.
+    /// Stores the arrival time of the first signal that no run covers.
     pub(super) fn ask(&mut self, cx: &Context) {
         self.with_rare(|rare| rare.asked_ms = rare.asked_ms.or(Some(cx.now_ms)));
     }
 
-    /// The next run is to cover the signals of this one, which did nothing, or may have.
+    /// Leaves the signals of this run to the next one: this one did nothing, or its holder went silent.
     pub(super) fn uncover(&mut self) {
         if let Some(covered_ms) = self.covered_ms() {
             self.with_rare(|rare| rare.asked_ms = Some(covered_ms));
