@@ -32,7 +32,7 @@ enum Act {
 }
 
 impl Act {
-    /// Of its transactions.
+    /// The name of its transactions.
     fn name(self) -> &'static str {
         match self {
             Self::Replay => "replay",

@@ -56,7 +56,7 @@ pub struct Call {
     /// The size of the call in bytes if it was too large to be stored: it has no content, and is not made.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u32,
-    /// Which of the rules that have had this id it is a call of; `None` if the rule that has it now is to make it: an operator
+    /// Tells its rule from later ones of the same id. `None` if whichever rule has the id now is to make the call: an operator
     /// replays it, or an earlier version stored it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<String>,

@@ -292,8 +292,8 @@ fn joined(parts: &[Part], value: impl Fn(&Var) -> String) -> String {
     text.collect()
 }
 
-/// Whether the host is where all readers look for it, and so are the credentials before it, which must be found to be sealed. The
-/// standard also reads `http:///user:password@host`.
+/// Whether the host, and any credentials before it, follow `://` directly: credentials elsewhere would not be found and
+/// sealed. The URL standard also accepts `http:///user:password@host`.
 fn names_host(text: &str) -> bool {
     let (scheme, rest) = text.trim().split_once("://").unwrap_or_default();
     let is_known = ["http", "https"]

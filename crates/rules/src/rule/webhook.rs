@@ -330,7 +330,7 @@ fn headers(fields: &Fields<'_>) -> Result<Vec<(String, String)>, Invalid> {
         if name.is_empty() || !name.bytes().all(is_token) {
             return Err(Invalid::new(path, "is not the name of a header"));
         }
-        // Earlier versions accepted the second ones.
+        // Earlier versions accepted these.
         let more: &[_] = if fields.are_new() { &CALL_HEADERS } else { &[] };
         let mut own = OWN_HEADERS.iter().chain(more);
         if own.any(|own| name.eq_ignore_ascii_case(own)) {

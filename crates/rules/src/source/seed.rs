@@ -194,7 +194,7 @@ fn exact_names(source: &Source, set: &Set, rules: &[Arc<Compiled>]) -> Option<Ve
     Some(names)
 }
 
-/// Sequences of databases, as far as the server tells them in one answer; `None` if it never does.
+/// Sequences of databases, as far as one response of the server has them; `None` if it never does.
 ///
 /// CouchDB lists a database as missing whenever it cannot read it, as while a node is down. [`Unread`] asks for each of
 /// these by itself.

@@ -22,7 +22,7 @@ use crate::source::sweep::{ANSWER_MAX, ASKED_AT_ONCE};
 
 /// After one failure, and the maximum after many.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_hours(1));
-/// So many are remembered. Looks come across the others again.
+/// At most this many are remembered. The next look finds the others again.
 const UNREAD_MAX: usize = 100_000;
 
 #[derive(Default)]
@@ -100,7 +100,7 @@ impl Unread {
         }
     }
 
-    /// The server does not tell the sequence of a database that rules have looked at.
+    /// Remembers a database that rules have looked at and whose sequence the server does not give.
     pub(super) fn keep(&self, name: &str) {
         let is_known = self.state().all.contains_key(name);
         if !is_known {
