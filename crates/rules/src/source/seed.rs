@@ -6,7 +6,7 @@ mod rows;
 mod unread;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use couch::{Error, Seq, Server};
 use percent_encoding::percent_decode_str;
@@ -102,6 +102,8 @@ enum Look<'a> {
     New {
         before: &'a Before,
         unread: &'a Unread,
+        /// Those whose sequences the server does not tell with others.
+        left: &'a Mutex<Vec<String>>,
     },
     /// All databases. Those that were there at the last look concern these rules only.
     All { about_known: &'a Set },
@@ -135,7 +137,7 @@ async fn seed(
     let fresh = reactions.afresh();
     let reactions = if all { reactions } else { &fresh };
     let set = Set::new(rules.iter().cloned());
-    let exact = exact_names(source, &set, &rules);
+    let (exact, left) = (exact_names(source, &set, &rules), Mutex::default());
     let about_known = all.then(|| {
         let about_known = rules.iter();
         let about_known = about_known.filter(|rule| !rule.rule.databases.only_created());
@@ -147,7 +149,11 @@ async fn seed(
         if exact.is_none() {
             before.list(book, connection, source, &rules).await?;
         }
-        Look::New { before, unread }
+        Look::New {
+            before,
+            unread,
+            left: &left,
+        }
     };
     if let Some(names) = exact {
         for names in names.chunks(NAMES_MAX) {
@@ -165,13 +171,33 @@ async fn seed(
     if all {
         reactions.end_look();
     } else {
-        // Jobs of earlier revisions that these do not ask for.
-        let edited = |rule: &&Arc<Compiled>| !rule.rev.starts_with("1-") && rule.is_about(source);
-        for rule in rules.iter().filter(edited) {
-            (book.replications.unrule(rule.id.instance, &rule.id.doc)).await?;
-        }
+        let left = left.into_inner().unwrap_or_else(PoisonError::into_inner);
+        drop_unasked(book, source, &set, &left).await?;
+        unread.asked(&left).await;
         mark(book, source, &rules).await?;
         before.add(&rules);
+    }
+    Ok(())
+}
+
+/// Drops the jobs of earlier revisions of rules that these do not ask for, as far as that is known: not those about `left`
+/// databases, which are still asked for.
+async fn drop_unasked(
+    book: &RuleBook,
+    source: &Source,
+    set: &Set,
+    left: &[String],
+) -> Result<(), ServiceError> {
+    let edited = |rule: &&Arc<Compiled>| !rule.rev.starts_with("1-") && rule.is_about(source);
+    for rule in set.iter().filter(edited) {
+        let asks = |name: &&String| {
+            let mut matching = set.matching(source, name).into_iter();
+            matching.any(|(one, _)| one.id == rule.id)
+        };
+        let kept = left.iter().filter(asks).map(String::as_str).collect();
+        (book.replications)
+            .unrule(rule.id.instance, &rule.id.doc, &kept)
+            .await?;
     }
     Ok(())
 }
@@ -276,7 +302,11 @@ async fn seed_some(
                 found.add(reactions, for_one).await?;
             }
         }
-        Look::New { before, unread } => {
+        Look::New {
+            before,
+            unread,
+            left: all_left,
+        } => {
             let told = sequences(connection, names).await?.unwrap_or_default();
             let mut left = Vec::new();
             for name in names {
@@ -297,6 +327,8 @@ async fn seed_some(
             };
             let old: Vec<_> = left.iter().filter(is_old).map(|(name, _)| *name).collect();
             set_unread(book, server, &old).await?;
+            let names = left.iter().map(|(name, _)| (*name).clone());
+            (all_left.lock().unwrap_or_else(PoisonError::into_inner)).extend(names);
             for (name, new) in left {
                 unread.add(name, new);
             }

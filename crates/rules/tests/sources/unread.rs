@@ -1,5 +1,6 @@
 //! Databases whose sequences the server does not tell together with those of others.
 
+use jobs::Query;
 use peer::{Fault, Faults, On};
 use serde_json::json;
 
@@ -119,6 +120,61 @@ async fn a_server_may_refuse_to_tell_sequences_together() {
         create(&world, "missing");
         called(&mut world, &["x/missing/first", "y/missing/first"]).await;
     }
+}
+
+/// A rule that was looked for has its replications, also of databases that were asked for one by one.
+#[tokio::test]
+async fn databases_that_answer_by_themselves_are_part_of_the_look() {
+    let world = World::new().await;
+    create(&world, "c");
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    let slow = Fault::Latency { ms: 1_000 };
+    let faults = [
+        (On::post("/_dbs_info"), answers(404)),
+        (On::get("/c").first(1), slow),
+    ];
+    world.peer.set_faults(Faults::script(faults));
+    let mut all = copies(&world);
+    all["match"] = json!({"database": "^(?<name>a|c)$"});
+    world.rule("copy", Some(&all)).await;
+    world.until_seeded(1).await;
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let found = jobs.list(ty, &Query::default(), None, 10).await.unwrap();
+    assert_eq!(found.jobs.len(), 2);
+}
+
+/// A database that was new to an earlier revision of a rule is so to the next ones, though it cannot be read meanwhile.
+#[tokio::test]
+async fn an_edit_keeps_the_replications_of_databases_that_cannot_be_read() {
+    let world = World::new().await;
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    let all = calls("all", &json!({"database": "^c$"}));
+    world.rule("all", Some(&all)).await;
+    world.rule("copy", Some(&copies(&world))).await;
+    world.until_seeded(2).await;
+    create(&world, "c");
+    let is_copied = |id: &str| matches!(world.peer.get("copy_c", id), Ok(Some(_)));
+    world.until(async || is_copied("first")).await;
+    let faults = [
+        (On::post("/_dbs_info"), answers(404)),
+        (On::get("/c"), answers(403)),
+    ];
+    world.peer.set_faults(Faults::script(faults));
+    let asked = || world.peer.count("GET", "/c");
+    let before = asked();
+    let mut edited = copies(&world);
+    edited["worker_batch_size"] = json!(10);
+    world.rule("copy", Some(&edited)).await;
+    world.until(async || asked() > before).await;
+    let rules = rules::rule::Rules::new(world.replications.clone());
+    let found = rules.named("_rules", "copy").await.unwrap();
+    let seeded = format!("{}|", found.unwrap().unwrap().rev);
+    world.until(async || world.stores(&seeded).await).await;
+    world.peer.set_faults(Faults::none());
+    put(&world, "c", "second");
+    world.until(async || is_copied("second")).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Replications that rules ask for: a rule is a document about one database or many, each of which has a job of its own.
 
+use std::collections::HashSet;
+
 use docstore::{Db, InstanceId, ReadOptions};
 use document::json::Json;
 use futures::future::try_join_all;
@@ -165,15 +167,23 @@ impl Replications {
     }
 
     /// Removes the jobs that a rule does not ask for any more, because it was edited or deleted, and ends their runs;
-    /// without an id, those of all rules of a database. After an error some were removed and others not.
-    pub async fn unrule(&self, instance: InstanceId, doc_id: &str) -> Result<(), ServiceError> {
+    /// without an id, those of all rules of a database. Leaves those about `kept` databases alone, which a new revision may
+    /// still ask for. After an error some were removed and others not.
+    pub async fn unrule(
+        &self,
+        instance: InstanceId,
+        doc_id: &str,
+        kept: &HashSet<&str>,
+    ) -> Result<(), ServiceError> {
         let mut pages = Pages::of_rule(self, instance, doc_id)?;
         let jobs = &self.0.jobs;
         while let Some(page) = pages.next().await? {
             let mut found = Vec::new();
             for listed in page {
                 let data = JobData::decode(&listed.data.unwrap_or_default())?;
-                if doc_id.is_empty() || data.is_of(instance, doc_id) {
+                let is_kept = matches!(&data.origin, Origin::Rule { database: Some(name), .. }
+                    if kept.contains(name.as_str()));
+                if !is_kept && (doc_id.is_empty() || data.is_of(instance, doc_id)) {
                     found.push(Ok(listed.info.id));
                 }
             }

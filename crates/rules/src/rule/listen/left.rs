@@ -1,6 +1,6 @@
 //! Jobs of rules that were deleted, or no longer ask for calls: nothing signals them any more, and their runs have to end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jobs::{Cursor, JobId, Listed, Query};
 use scheduler::ServiceError;
@@ -28,8 +28,8 @@ impl Listeners {
             }
             self.remove_of(&left).await?;
             for rule in left.keys() {
-                let replications = self.rules.replications();
-                replications.unrule(rule.instance, &rule.doc).await?;
+                let (replications, kept) = (self.rules.replications(), HashSet::new());
+                replications.unrule(rule.instance, &rule.doc, &kept).await?;
             }
             let clear = |tx: Transaction| {
                 let left = &left;

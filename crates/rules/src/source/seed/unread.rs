@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use scheduler::ServiceError;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::again::compare;
 use super::rows::{forget, row};
@@ -22,6 +22,9 @@ use crate::source::sweep::{ANSWER_MAX, ASKED_AT_ONCE};
 
 /// After one failure, and the maximum after many.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_hours(1));
+/// How long a look waits until databases have been asked for the first time, and how often it looks.
+const FIRST_MAX: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// At most this many are remembered. The next look finds the others again.
 const UNREAD_MAX: usize = 100_000;
 
@@ -38,6 +41,8 @@ struct State {
     next: VecDeque<String>,
     /// Those whose turn is [`Turn::At`].
     later: BTreeSet<(Instant, String)>,
+    /// One has been read, and its jobs are being written.
+    busy: bool,
 }
 
 struct One {
@@ -134,6 +139,26 @@ impl Unread {
         }
     }
 
+    /// Waits until each of these has been asked for, if that is soon: then rules have their jobs about those that could be
+    /// read.
+    pub(super) async fn asked(&self, names: &[String]) {
+        let asked = async {
+            loop {
+                let is_new = {
+                    let state = self.state();
+                    let is_new = |name| state.all.get(name).is_some_and(|one| one.failures == 0);
+                    state.busy || names.iter().any(is_new)
+                };
+                if !is_new {
+                    return;
+                }
+                sleep(FIRST_PAUSE).await;
+            }
+        };
+        // Others follow.
+        let _ = timeout(FIRST_MAX, asked).await;
+    }
+
     /// Waits until it may be the turn of more.
     async fn more(&self) {
         let first = self.state().later.first().map(|(at, _)| *at);
@@ -168,7 +193,10 @@ impl Unread {
             };
             let error = match answer {
                 Ok(Ok(seq)) => {
-                    if let Err(error) = self.answered(reactions, &name, seq.as_ref()).await {
+                    self.state().busy = true;
+                    let answered = self.answered(reactions, &name, seq.as_ref()).await;
+                    self.state().busy = false;
+                    if let Err(error) = answered {
                         return error;
                     }
                     has_warned &= !self.state().all.is_empty();
