@@ -93,8 +93,9 @@ pub(crate) fn all_seeded(server: &str) -> KeyRange {
     below(&(LAYER, SEEDED, server))
 }
 
-/// The value of [`seen`] for a database that could not be read.
-pub(crate) const UNREAD: &[u8] = b"";
+/// The value of [`seen`] for a database that could not be read. Nodes of earlier versions take it for one whose sequence is
+/// not known yet, `null`; what they cannot decode would end their listings.
+pub(crate) const UNREAD: &[u8] = b"null ";
 
 pub(crate) fn seen(server: &str, database: &str) -> Vec<u8> {
     pack(&(LAYER, SEEN, server, database))
