@@ -145,7 +145,15 @@ impl Deliveries {
                     (due_ms, delivery) = (info.due_ms, merged);
                 }
             }
-            Some(info) if !call.debounce && !info.state.is_over() => return Ok(None),
+            Some(info) if !call.debounce && !info.state.is_over() => {
+                // One that is being made for a rule that was deleted since is not tried again.
+                let found = self.jobs.get_in(tx, &self.ty, &id).await?;
+                let before = found.map(|(_, data)| serde_json::from_slice::<Delivery>(&data));
+                let before = before.and_then(|before| before.ok()?.call.generation);
+                if before.is_none() || before == call.generation {
+                    return Ok(None);
+                }
+            }
             Some(info) if call.debounce && info.state == State::Running => {
                 // What waits behind the call that is being made may have fewer hops.
                 let next = self.jobs.next_data_in(tx, &self.ty, &id).await?;

@@ -25,7 +25,7 @@ testkit::on_every_backend! {
     events: failed_and_recovered_replications_are_reported, lagging_replications_are_reported;
     jobs: the_same_change_is_one_job, equal_debounced_calls_are_two, documents_with_too_large_calls_have_dead_letters, a_back_off_is_not_cut_short,
         a_looping_call_replaces_no_other, a_looping_call_replaces_none_behind_a_running_one, changes_during_a_call_do_not_cut_its_back_off_short, a_call_behind_one_that_is_given_up_begins_anew,
-        an_edited_rule_replaces_calls_that_wait, a_killed_node_repeats_its_call, a_stopped_node_ends_its_calls, deliveries_are_listed;
+        an_edited_rule_replaces_calls_that_wait, a_new_rule_of_the_same_id_makes_its_call, a_killed_node_repeats_its_call, a_stopped_node_ends_its_calls, deliveries_are_listed;
 }
 
 /// Commands open the store of nodes whose settings they do not know.

@@ -224,6 +224,22 @@ pub(crate) async fn a_looping_call_replaces_none_behind_a_running_one(fixture: F
     assert_eq!(seen[1].header("webhook-hop"), Some("1"));
 }
 
+/// The call of a rule that was deleted is not tried again, so that of its successor follows.
+pub(crate) async fn a_new_rule_of_the_same_id_makes_its_call(fixture: Fixture) {
+    let (endpoint, go) = gated(StatusCode::NOT_FOUND).await;
+    let of = |generation: &str| Call {
+        generation: Some(generation.to_owned()),
+        body: Some(generation.to_owned()),
+        ..call(&endpoint.url("/"), 1)
+    };
+    let _node = fixture.node();
+    fixture.enqueue(&[of("1")]).await;
+    endpoint.received(1).await;
+    fixture.enqueue(&[of("1"), of("2")]).await;
+    go.add_permits(2);
+    assert_eq!(endpoint.received(2).await[1].body, "2");
+}
+
 /// An edited rule makes no second call of one that waits: it replaces it.
 pub(crate) async fn an_edited_rule_replaces_calls_that_wait(fixture: Fixture) {
     let endpoint = Endpoint::with_status(200).await;
