@@ -283,14 +283,19 @@ impl<'a> Sweeper<'a> {
         let Some(seq) = moved.iter().find_map(|(_, listed)| listed.as_ref()) else {
             return 0;
         };
-        if self.unchanged.len() >= REMEMBERED_MAX {
-            self.unchanged.clear();
-        }
         let known = self.unchanged.get_mut(database);
         if let Some((_, looks, last)) = known.filter(|(before, ..)| before.is_same(seq)) {
             *looks += u32::from(*last != began);
             *last = began;
-            return *looks;
+            let looks = *looks;
+            if looks >= LOOKS {
+                self.unchanged.remove(database);
+            }
+            return looks;
+        }
+        if self.unchanged.len() >= REMEMBERED_MAX {
+            // Or the sweeps would ask all of them for ever.
+            return LOOKS;
         }
         let first = (seq.clone(), 1, began);
         self.unchanged.insert(database.to_owned(), first);
