@@ -64,10 +64,8 @@ struct State {
     #[serde(default)]
     read: u64,
     /// What is not compared.
-    #[serde(default)]
-    no_attachments: bool,
-    #[serde(default)]
-    no_security: bool,
+    no_attachments: Option<bool>,
+    no_security: Option<bool>,
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -212,8 +210,8 @@ impl State {
             documents: 0,
             differences: 0,
             read: 0,
-            no_attachments: command.no_attachments,
-            no_security: command.no_security,
+            no_attachments: Some(command.no_attachments),
+            no_security: Some(command.no_security),
         };
         let Some(file) = &command.state else {
             return Ok(new);
@@ -227,7 +225,7 @@ impl State {
             }
             Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
         };
-        let state: Self = serde_json::from_str(&text)
+        let mut state: Self = serde_json::from_str(&text)
             .with_context(|| format!("{shown} is not a state of davenport verify"))?;
         if (&state.source, &state.target) != (&new.source, &new.target) {
             let (source, target) = (&state.source, &state.target);
@@ -237,13 +235,16 @@ impl State {
             ("--no-attachments", state.no_attachments, new.no_attachments),
             ("--no-security", state.no_security, new.no_security),
         ] {
-            if before != given {
+            if let Some(before) = before
+                && Some(before) != given
+            {
                 let how = if before { "with" } else { "without" };
                 bail!(
                     "{shown} is the state of a comparison {how} `{name}`; continue it {how} this option, or give another file"
                 );
             }
         }
+        (state.no_attachments, state.no_security) = (new.no_attachments, new.no_security);
         Ok(state)
     }
 
