@@ -56,7 +56,7 @@ pub(crate) struct Mirror {
     /// What the push in progress is about, or what failed pushes have left.
     #[serde(default, skip_serializing_if = "Refs::is_empty")]
     pub(crate) refs: Refs,
-    /// Refs that were not found, and since when.
+    /// Refs that were not found, and since when. Those whose deletion failed stay, and are deleted without another wait.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) absent: BTreeMap<String, i64>,
     /// Pushes in a row that failed with this class.
@@ -206,6 +206,10 @@ impl Mirrors {
             }
             let mut mirror = stored.clone();
             mirror.refs.merge(&arrived);
+            // Another node may have created these again, and this one does not see them yet.
+            mirror
+                .absent
+                .retain(|name, _| !arrived.names.contains(name));
             let data = Some(encode(&mirror)?);
             if self.jobs.update_in(&tx, &op, job, data).await?.repeated {
                 // These have arrived since then, and have signalled: the next run takes them.
@@ -478,6 +482,34 @@ mod tests {
         assert_eq!(stored.mirror.refs, taken.unwrap().refs);
         stored.arrived.merge(&stored.mirror.refs);
         assert_eq!(stored.arrived, Refs::of(["refs/heads/a", "refs/heads/b"]));
+    }
+
+    /// Another node may have created the ref, and this one does not see it yet.
+    #[tokio::test]
+    async fn an_event_for_an_absent_ref_makes_its_deletion_wait_again() {
+        let config = read("[remote \"a\"]\nurl = /m/${name}\n").unwrap();
+        let project = crate::project::Project::new("app").unwrap();
+        let targets: Vec<Target> = config.targets(&project).collect();
+        let mirrors = Mirrors::open("memory:").await.unwrap();
+        mirrors.register(None).await.unwrap();
+        let holder = Holder::new("node").unwrap();
+        let names = ["refs/heads/a", "refs/heads/b"];
+        let taken = async |refs| {
+            mirrors.notify(&targets, &refs, When::Now).await.unwrap();
+            let accepted = mirrors.jobs.accept(&mirrors.ty, &holder, 1).await.unwrap();
+            let accepted = accepted.jobs.into_iter().next().unwrap();
+            let data = decode(&accepted.data).unwrap();
+            let mirror = mirrors.take(&accepted.job, &data).await.unwrap();
+            (accepted.job, mirror)
+        };
+        let (job, mut mirror) = taken(Refs::of(names)).await;
+        mirror.absent = names.map(|name| (name.to_owned(), 1)).into();
+        let outcome = Outcome::failed(Class::Rejected, "refused", &mirror.refs);
+        let finish = mirrors.end(&job, mirror, outcome, config.remote("a"));
+        let _ = mirrors.jobs.finish(&job, finish.await.unwrap()).await;
+        let (_, mirror) = taken(Refs::of([names[0]])).await;
+        assert_eq!(mirror.refs, Refs::of(names));
+        assert!(mirror.absent.keys().eq([names[1]]));
     }
 
     #[tokio::test]

@@ -63,12 +63,12 @@ pub(crate) struct Push<'a> {
 }
 
 impl Push<'_> {
-    /// Fails if git cannot be started, refs cannot be listed, or the target's directory is missing. Refs in `absent`
-    /// afterwards must be looked for again.
+    /// Fails if git cannot be started, refs cannot be listed, or the target's directory is missing. Afterwards, `absent` has
+    /// the refs to look for again, and those whose deletion failed.
     pub(crate) async fn run(&mut self) -> io::Result<Outcome> {
-        let specs = if self.refs.all {
+        let (specs, deletions) = if self.refs.all {
             self.absent.clear();
-            self.of_all().await?
+            (self.of_all().await?, Vec::new())
         } else {
             self.of_names(&self.refs.names).await?
         };
@@ -78,14 +78,14 @@ impl Push<'_> {
             let why = if self.absent.is_empty() { none } else { absent };
             return Ok(Outcome::Done(Some(why)));
         }
-        let mut outcome = self.once(&specs).await?;
+        let mut outcome = self.once(&specs, &deletions).await?;
         if let Outcome::Failed { class, reason, .. } = &mut outcome
             && *class == Class::Missing
             && self.target.remote.create_missing
         {
             match self.create().await? {
                 None => {
-                    outcome = self.once(&specs).await?;
+                    outcome = self.once(&specs, &deletions).await?;
                     let (remote, project) = (&self.target.remote.name, self.target.project);
                     if matches!(outcome, Outcome::Done(_)) {
                         tracing::info!(remote, project = project.as_str(), "created a repository");
@@ -94,10 +94,19 @@ impl Push<'_> {
                 Some(why) => *reason = format!("{reason}; cannot create it: {why}"),
             }
         }
+        for Deletion { name, .. } in &deletions {
+            let is_left = match &outcome {
+                Outcome::Done(_) => false,
+                Outcome::Failed { left, .. } => left.names.contains(name),
+            };
+            if !is_left {
+                self.absent.remove(name);
+            }
+        }
         Ok(outcome)
     }
 
-    async fn once(&self, specs: &[String]) -> io::Result<Outcome> {
+    async fn once(&self, specs: &[String], deletions: &[Deletion]) -> io::Result<Outcome> {
         let mut words = vec!["push", "--porcelain", "--progress", "--no-verify"];
         words.extend(["--no-follow-tags", "--recurse-submodules=no"]);
         words.extend((self.refs.all && self.target.remote.mirror).then_some("--prune"));
@@ -110,7 +119,7 @@ impl Push<'_> {
         let ended = self
             .git
             .run(Some(self.repository), &words, is_refused, timeout);
-        Ok(judge(&ended.await?, self.target, self.refs))
+        Ok(judge(&ended.await?, self.target, self.refs, deletions))
     }
 
     /// The names of the refs of the repository that are `wanted`: of all, or of those with the given names.
@@ -177,7 +186,10 @@ impl Push<'_> {
 
     /// The refspecs of single refs: those that exist, and with `mirror` deletions of the others. On NFS, a ref that another
     /// node has created may be visible only later, so one that is absent does not count as deleted at once.
-    async fn of_names(&mut self, names: &BTreeSet<String>) -> io::Result<Vec<String>> {
+    async fn of_names(
+        &mut self,
+        names: &BTreeSet<String>,
+    ) -> io::Result<(Vec<String>, Vec<Deletion>)> {
         let named = self.target.remote.push.iter().filter_map(Refspec::name);
         let asked = named
             .map(str::to_owned)
@@ -189,20 +201,33 @@ impl Push<'_> {
         valid.retain(|spec| spec.name().is_none_or(|name| there.contains(name)));
         let (remote, now_ms) = (self.target.remote, self.now_ms);
         let (mut specs, mut absent) = (Vec::new(), BTreeMap::new());
+        let mut deletions = Vec::new();
         for name in names {
             let exists = there.contains(name);
             let all = if exists { &valid } else { &remote.push };
             let chosen: Vec<_> = refs::one(all, name, exists).collect();
             let first_ms = self.absent.get(name);
             let is_gone = first_ms.is_some_and(|ms| now_ms >= ms + millis(remote.retry.delay));
-            if exists || (is_gone && remote.mirror) {
+            if exists {
                 specs.extend(chosen);
             } else if !is_gone && !chosen.is_empty() {
                 absent.insert(name.clone(), *first_ms.unwrap_or(&now_ms));
+            } else if is_gone && remote.mirror {
+                specs.extend(chosen.iter().cloned());
+                for spec in chosen {
+                    let name = name.clone();
+                    deletions.push(Deletion { name, spec });
+                }
             }
         }
+        let specs = self.spare(specs).await?;
+        deletions.retain(|deletion| specs.contains(&deletion.spec));
+        for Deletion { name, .. } in &deletions {
+            // If this push fails, the next one deletes the ref at once.
+            absent.extend(self.absent.remove_entry(name));
+        }
         self.absent = absent;
-        self.spare(specs).await
+        Ok((specs, deletions))
     }
 
     /// Creates the target's repository, with the branch that `HEAD` names here; or tells why not.
@@ -250,8 +275,14 @@ impl Push<'_> {
     }
 }
 
+/// The refspec that deletes a ref from the target, and the name of the ref here.
+struct Deletion {
+    name: String,
+    spec: String,
+}
+
 /// What the answer to a push means.
-fn judge(ended: &Ended, target: &Target<'_>, refs: &Refs) -> Outcome {
+fn judge(ended: &Ended, target: &Target<'_>, refs: &Refs, deletions: &[Deletion]) -> Outcome {
     if ended.success {
         return Outcome::Done(None);
     }
@@ -269,9 +300,17 @@ fn judge(ended: &Ended, target: &Target<'_>, refs: &Refs) -> Outcome {
         return Outcome::failed(class, redact(&reason), refs);
     };
     // Deletions have no source.
-    let has_deletion = refused.iter().any(|refusal| refusal.from.is_empty());
-    let names = Refs::of(refused.iter().map(|refusal| refusal.from));
-    let left = if has_deletion { refs } else { &names };
+    let (deleted, pushed): (Vec<&Refusal>, Vec<_>) =
+        refused.iter().partition(|refusal| refusal.from.is_empty());
+    let is_refused = |deletion: &&Deletion| {
+        let to = deletion.spec.strip_prefix(':');
+        deleted.iter().any(|refusal| to == Some(refusal.to))
+    };
+    let names = deletions.iter().filter(is_refused);
+    let names = names.map(|deletion| &*deletion.name);
+    let names = Refs::of(names.chain(pushed.iter().map(|refusal| refusal.from)));
+    let is_whole = refs.all && !deleted.is_empty();
+    let left = if is_whole { refs } else { &names };
     let name = [first.from, first.to]
         .into_iter()
         .find(|name| !name.is_empty());

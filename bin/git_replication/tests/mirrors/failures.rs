@@ -131,6 +131,63 @@ fn locked_refs_are_given_up_as_configured() {
 }
 
 #[test]
+fn deletions_that_fail_are_given_up() {
+    let world = World::new(&format!("{FAST}mirror = true\n"));
+    let source = world.project("app");
+    let target = world.target("app");
+    for name in ["refs/heads/trunk", "refs/heads/old"] {
+        world.commit("app", name);
+    }
+    let _node = world.node(&[]);
+    assert!(world.start(&["--all", "--now", "--wait"]).status.success());
+    fs::write(target.join("refs/heads/old.lock"), "").unwrap();
+    let dir = format!("--git-dir={}", source.display());
+    git(&[&dir, "update-ref", "-d", "refs/heads/old"]);
+    world.notify("app", &["refs/heads/old"]);
+    world.until("it is given up", || world.row()["state"] == "dead");
+    let row = world.row();
+    assert_eq!(
+        (&row["failures"], &row["refs"]),
+        (&4.into(), &"refs/heads/old".into()),
+        "{row}"
+    );
+    // The next event tries again.
+    fs::remove_file(target.join("refs/heads/old.lock")).unwrap();
+    world.commit("app", "refs/heads/new");
+    world.notify("app", &["refs/heads/new"]);
+    world.until_equal("app", "app");
+    world.until("nothing is left", || world.row()["state"] == "idle");
+}
+
+#[test]
+fn only_deletions_that_fail_are_left() {
+    let world = World::new(&format!("{FAST}mirror = true\n"));
+    let source = world.project("app");
+    let target = world.target("app");
+    let names = ["refs/heads/kept", "refs/heads/old", "refs/heads/trunk"];
+    for name in names {
+        world.commit("app", name);
+    }
+    let _node = world.node(&[]);
+    assert!(world.start(&["--all", "--now", "--wait"]).status.success());
+    let hook = "#!/bin/sh\n[ \"$1\" != refs/heads/kept ]\n";
+    script(&target.join("hooks/update"), hook);
+    let dir = format!("--git-dir={}", source.display());
+    for name in &names[..2] {
+        git(&[&dir, "update-ref", "-d", name]);
+    }
+    world.notify("app", &names);
+    world.until("it is given up", || world.row()["state"] == "dead");
+    let row = world.row();
+    assert_eq!(row["refs"], "refs/heads/kept", "{row}");
+    assert!(
+        refs(&target)
+            .keys()
+            .eq(["refs/heads/kept", "refs/heads/trunk"])
+    );
+}
+
+#[test]
 fn missing_targets_are_given_up_unless_they_may_be_created() {
     let world = World::new(&format!("{FAST}createMissingRepositories = false\n"));
     world.project("app");
