@@ -5,5 +5,6 @@
 
 pub mod deliver;
 mod keys;
+mod picked;
 pub mod rule;
 pub mod source;

@@ -5,6 +5,7 @@ use store::{Call as Transact, Transaction};
 
 use super::delivery::Delivery;
 use super::{Deliveries, identity};
+use crate::picked::picked;
 use crate::rule::call::Attempt;
 
 /// Deliveries per transaction when many are replayed or removed.
@@ -154,20 +155,14 @@ impl Deliveries {
         let (mut found, mut looked) = (Vec::new(), 0);
         let mut cursor = after.cloned();
         loop {
-            let wanted = limit - found.len();
             let few = if filter.is_of_rules() { AT_LEAST } else { 1 };
-            let (mut next, mut end) = self
-                .next(filter, &query, cursor.as_ref(), wanted.max(few))
-                .await?;
-            let mut shown = next.iter().enumerate().filter(|(_, one)| one.is_some());
-            let last = shown.nth(wanted - 1).map(|(at, _)| at + 1);
-            if let Some(enough) = last.filter(|enough| *enough < next.len()) {
-                // Again, because the next page begins behind these.
-                (next, end) = self.next(filter, &query, cursor.as_ref(), enough).await?;
-            }
-            looked += next.len();
-            found.extend(next.into_iter().flatten());
-            cursor = end;
+            let lengths = (limit - found.len(), few);
+            let shown = |listed| filter.shown(listed);
+            let (after, jobs) = (cursor.as_ref(), &self.jobs);
+            let next = picked(jobs, &self.ty, &query, after, lengths, shown).await?;
+            looked += next.looked;
+            found.extend(next.jobs);
+            cursor = next.cursor;
             if cursor.is_none() || found.len() >= limit || looked >= LOOKED_MAX {
                 return Ok(Listing {
                     deliveries: found,
@@ -175,19 +170,6 @@ impl Deliveries {
                 });
             }
         }
-    }
-
-    /// The next deliveries, `None` for those that the filter leaves out, and where those after them begin.
-    async fn next(
-        &self,
-        filter: &Filter,
-        query: &Query,
-        after: Option<&Cursor>,
-        limit: usize,
-    ) -> jobs::Result<(Vec<Option<Shown>>, Option<Cursor>)> {
-        let page = self.jobs.list(&self.ty, query, after, limit).await?;
-        let shown = page.jobs.into_iter().map(|listed| filter.shown(listed));
-        Ok((shown.collect(), page.cursor))
     }
 
     /// A delivery and its last runs, oldest first; `None` if it does not exist.

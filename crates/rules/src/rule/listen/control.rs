@@ -5,6 +5,7 @@ use jobs::{Cursor, JobId, JobInfo, Listed, Op, Query, Signal, State};
 use store::{Call, Transaction};
 
 use super::{Listeners, Place, SINCE_NOW};
+use crate::picked::picked;
 use crate::rule::call::Attempt;
 use crate::rule::set::RuleId;
 
@@ -255,23 +256,10 @@ impl Listeners {
                 && is_one(&only.database, &place.db);
             wanted.then_some((listed.info, place))
         };
-        let mut length = limit.max(PAGE);
-        loop {
-            let page = (self.jobs())
-                .list(&self.ty, &query, walk.cursor.as_ref(), length)
-                .await?;
-            let found: Vec<_> = page.jobs.into_iter().map(of_rule).collect();
-            let mut wanted = found.iter().enumerate().filter(|(_, one)| one.is_some());
-            if let Some((at, _)) = wanted.nth(limit - 1)
-                && at + 1 < found.len()
-            {
-                // Again, because the next page begins behind these.
-                length = at + 1;
-                continue;
-            }
-            (walk.is_over, walk.cursor) = (page.cursor.is_none(), page.cursor);
-            return Ok(found.into_iter().flatten().collect());
-        }
+        let (after, lengths) = (walk.cursor.as_ref(), (limit, PAGE));
+        let next = picked(self.jobs(), &self.ty, &query, after, lengths, of_rule).await?;
+        (walk.is_over, walk.cursor) = (next.cursor.is_none(), next.cursor);
+        Ok(next.jobs)
     }
 }
 
