@@ -18,8 +18,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use jobs::{
-    Add, Added, Clock, Entropy, Failure, Finish, Job, JobId, JobInfo, JobType, Jobs, Lane, Limit,
-    LimitName, Query, Signal, State, TypeConfig, encode,
+    Add, Clock, Entropy, Failure, Finish, Job, JobId, JobInfo, JobType, Jobs, Lane, Limit,
+    LimitName, Query, Revive, Signal, State, TypeConfig, encode,
 };
 use serde::{Deserialize, Serialize};
 use store::{Store, Transaction, tuple};
@@ -151,32 +151,17 @@ impl Mirrors {
             let op = self.jobs.op();
             let signals = targets.iter().map(|target| signal(target, op.now_ms, when));
             let signals = &signals.collect::<jobs::Result<Vec<_>>>()?;
-            // Each job that a signal leaves alone takes another request, with an id of its own.
-            let ops: &Vec<_> = &targets.iter().map(|_| self.jobs.op()).collect();
             let send = self.jobs.store().transact("git_notify", |tx| async move {
-                let (mut signals, mut begun) = (signals.clone(), Vec::new());
-                for (Signal { add, .. }, target) in signals.iter_mut().zip(targets) {
+                let mut begun = Vec::new();
+                for Signal { add, .. } in signals {
                     let mut arrived = arrived(&tx, &add.id).await?;
                     if arrived.merge(refs) {
                         tx.set(&arrived_key(&add.id), &encode(&arrived)?);
                     }
                     let info = self.jobs.info_in(&tx, &self.ty, &add.id).await?;
-                    begun.push(info.as_ref().map_or(0, |info| info.attempts));
-                    let is_running = info.is_some_and(|info| info.state == State::Running);
-                    if when == When::Delayed && is_running {
-                        let earliest_ms = op.now_ms + millis(target.remote.reschedule_delay);
-                        add.due_ms = add.due_ms.max(earliest_ms);
-                    }
+                    begun.push(info.map_or(0, |info| info.attempts));
                 }
-                let sent = self.jobs.signal_many_in(&tx, &op, &self.ty, &signals);
-                for ((Signal { add, .. }, sent), op) in signals.iter().zip(sent.await?).zip(ops) {
-                    // A dead letter is pushed again with the next event.
-                    if sent == Added::Ignored || (when == When::Now && sent != Added::Created) {
-                        let (due_ms, jobs) = (Some(add.due_ms), &self.jobs);
-                        let asked = jobs.resubmit_in(&tx, op, &self.ty, &add.id, due_ms, None);
-                        asked.await?;
-                    }
-                }
+                (self.jobs.signal_many_in(&tx, &op, &self.ty, signals)).await?;
                 Ok::<_, jobs::Error>(begun)
             });
             begun.extend(Box::pin(send).await?);
@@ -350,16 +335,26 @@ fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> 
     // The same for all events of a target, so that a later one does not make it shorter.
     let jitter_ms = fraction(&target.place, JITTER_MAX_MS.min(delay_ms / 10));
     let place = LimitName::new(format!("target|{}", bounded(&lock_of(&target.place))))?;
+    let (due_ms, rerun_ms, revive) = match when {
+        When::Now => (0, 0, Revive::Failed),
+        // A dead letter is pushed again with the next event.
+        When::Delayed => (
+            now_ms + delay_ms + jitter_ms,
+            now_ms + millis(target.remote.reschedule_delay),
+            Revive::Dead,
+        ),
+    };
     let add = Add::new(id(target)?, encode(&mirror)?)
-        .due_ms(match when {
-            When::Now => 0,
-            When::Delayed => now_ms + delay_ms + jitter_ms,
-        })
+        .due_ms(due_ms)
         // Remotes take turns, however many targets each has.
         .lane(Lane::of(target.remote.name.as_bytes()))
         .key(place)
         .pool(pool(&target.remote.name)?);
-    Ok(Signal::from(add))
+    Ok(Signal {
+        revive,
+        rerun_ms,
+        ..add.into()
+    })
 }
 
 /// Several projects may have one place, as with `remoteNameStyle = basenameOnly`.

@@ -57,7 +57,7 @@ pub use operations::info::JobInfo;
 pub use operations::limits::LimitUse;
 pub use operations::list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
 pub use operations::rewrite::Rewritten;
-pub use operations::signal::Signal;
+pub use operations::signal::{Revive, Signal};
 pub use operations::tenants::{SHARES_DEFAULT, SHARES_MAX, TenantUse};
 pub use services::acceptor::{Acceptor, AcceptorHandle};
 pub use services::maintenance::Maintenance;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::try_join;
 use jiff::{Timestamp, civil};
-use jobs::{Add, Added, JobId, LimitName, Op, Signal, Tenant};
+use jobs::{Add, Added, JobId, LimitName, Op, Revive, Signal, Tenant};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use store::{AsStoreError, Transaction};
@@ -198,41 +198,15 @@ impl Queue {
                     added
                 }
                 OnExists::Earliest => {
-                    let signals: Vec<Signal> = adds.map(Signal::from).collect();
-                    self.hurry_in(tx, op, ty, &signals).await?
+                    // What a job died of may be what has changed.
+                    let signals = adds.map(|add| Signal::from(add).revive(Revive::Dead));
+                    let signals: Vec<Signal> = signals.collect();
+                    (self.jobs().signal_many_once_in(tx, op, &ty.ty, &signals)).await?
                 }
             };
             all.extend(added);
         }
         Ok(all)
-    }
-
-    /// Signals, which also make dead jobs pending again: what a job died of may be what has changed.
-    async fn hurry_in(
-        &self,
-        tx: &Transaction,
-        op: &Op,
-        ty: &Type,
-        signals: &[Signal],
-    ) -> Result<Vec<Added>> {
-        let (jobs, ty) = (self.jobs(), &ty.ty);
-        let mut added = jobs.signal_many_once_in(tx, op, ty, signals).await?;
-        let mut revived = BTreeSet::new();
-        for (nth, signal) in signals.iter().enumerate() {
-            if added[nth] != Added::Ignored {
-                continue;
-            }
-            // The id by which the job knows the signal when it is repeated.
-            let op = &op.nth(nth);
-            let Add { id, due_ms, .. } = &signal.add;
-            added[nth] = if revived.insert(id.as_bytes()) {
-                (jobs.resubmit_in(tx, op, ty, id, Some(*due_ms), None)).await?
-            } else {
-                let one = std::slice::from_ref(signal);
-                jobs.signal_many_once_in(tx, op, ty, one).await?[0]
-            };
-        }
-        Ok(added)
     }
 
     /// A job that may be added. It is checked, and gets an id unless it has one.

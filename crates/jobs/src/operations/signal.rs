@@ -4,10 +4,10 @@ use bytes::Bytes;
 use futures::future::try_join;
 use store::Transaction;
 
-use crate::model::header::check_data;
-use crate::model::machine::Event;
+use crate::model::header::{Header, check_data};
+use crate::model::machine::{Create, Event};
 use crate::operations::create::fitting;
-use crate::{Add, Added, JobId, JobType, Jobs, Op, Result};
+use crate::{Add, Added, JobId, JobType, Jobs, Op, Result, State};
 
 /// A request for a run of a job, not before a time. Signals are merged to the earliest time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,13 +16,32 @@ pub struct Signal {
     pub add: Add,
     /// Creates the job if it does not exist; otherwise the signal is ignored then.
     pub create: bool,
+    /// The jobs that it does not leave to their failures.
+    pub revive: Revive,
+    /// If the job is running, the earliest time of the run after this one; 0 for none.
+    pub rerun_ms: i64,
+}
+
+/// Jobs that a [signal](Signal) would not make due. To these it is a request of a creator for another run with their data,
+/// as by [`resubmit`](Jobs::resubmit), at the earliest time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Revive {
+    /// None.
+    #[default]
+    None,
+    /// [Dead](State::Dead) ones: what they died of may be what has changed.
+    Dead,
+    /// Also those in a back-off, and running ones, whose next run waits for no back-off if this one fails.
+    Failed,
 }
 
 impl Signal {
     /// A signal to an existing job, to run as soon as possible.
     pub fn new(id: JobId) -> Self {
-        let (add, create) = (Add::new(id, Bytes::new()), false);
-        Self { add, create }
+        Self {
+            create: false,
+            ..Self::from(Add::new(id, Bytes::new()))
+        }
     }
 
     /// The same signal, to run at a time.
@@ -31,12 +50,61 @@ impl Signal {
         let add = self.add.due_ms(due_ms);
         Self { add, ..self }
     }
+
+    /// The same signal, which also revives jobs.
+    #[must_use]
+    pub fn revive(self, revive: Revive) -> Self {
+        Self { revive, ..self }
+    }
+
+    /// The event that it is to a job.
+    fn event(&self, old: Option<&Header>, id: u64, create: Option<Create>, once: bool) -> Event {
+        let state = old.map(Header::state);
+        let mut due_ms = self.add.due_ms;
+        if state == Some(State::Running) {
+            due_ms = due_ms.max(self.rerun_ms);
+        }
+        if let Some(old) = old.filter(|old| self.revives(old)) {
+            let next_ms = old.next.as_ref().map(|next| next.due_ms);
+            let others_ms = match old.state() {
+                State::Running => [next_ms, old.signal_ms()],
+                State::Pending => [Some(old.due_ms), None],
+                State::Finished | State::Dead => [None, None],
+            };
+            return Event::Ask {
+                op: id,
+                due_ms: others_ms.into_iter().flatten().chain([due_ms]).min(),
+                data: None,
+                same: false,
+                create: None,
+            };
+        }
+        Event::Signal {
+            due_ms,
+            create: create.map(|create| (id, self.add.data.clone(), create)),
+            once: once.then_some(id),
+        }
+    }
+
+    fn revives(&self, old: &Header) -> bool {
+        match (self.revive, old.state()) {
+            (Revive::None, _) | (_, State::Finished) => false,
+            (_, State::Dead) => true,
+            (revive, State::Running) => revive == Revive::Failed,
+            (revive, State::Pending) => revive == Revive::Failed && old.stalls > 0,
+        }
+    }
 }
 
 /// A signal that creates the job if it does not exist.
 impl From<Add> for Signal {
     fn from(add: Add) -> Self {
-        Self { add, create: true }
+        Self {
+            add,
+            create: true,
+            revive: Revive::None,
+            rerun_ms: 0,
+        }
     }
 }
 
@@ -45,9 +113,10 @@ impl Jobs {
     /// not told, and the job runs again afterwards.
     ///
     /// A pending job is due at the earlier of its time and the signal's; a finished one is pending again with its data. A
-    /// signal neither shortens the back-off of a job whose last run failed, nor revives a [dead](crate::State::Dead) one.
+    /// signal neither shortens the back-off of a job whose last run failed, nor revives a [dead](State::Dead) one, unless it
+    /// is to [`revive`](Signal::revive) them.
     ///
-    /// Unlike [`add`](Self::add), a signal leaves no id to recognise it by. If the outcome of a commit is unknown and the
+    /// Unlike [`add`](Self::add), a signal leaves no id to recognise it by, except with jobs that it revives. If the outcome of a commit is unknown and the
     /// job has run before the retry, it runs once more. [`signal_many_once_in`](Self::signal_many_once_in) leaves one.
     pub async fn signal(&self, ty: &JobType, signal: Signal) -> Result<Added> {
         Ok(self.signal_many(ty, &[signal]).await?[0])
@@ -107,14 +176,12 @@ impl Jobs {
         let (config, mut headers) = try_join(self.config_in(tx, ty), headers).await?;
         let mut effects = self.effects(tx, op.now_ms).await?;
         let mut added = Vec::with_capacity(signals.len());
-        for (nth, Signal { add, create }) in signals.iter().enumerate() {
-            let header = headers.entry(add.id.clone()).or_default();
-            let event = Event::Signal {
-                due_ms: add.due_ms,
-                create: create.then(|| (op.id(nth), add.data.clone(), add.create(&config))),
-                once: once.then(|| op.id(nth)),
-            };
-            added.push(effects.run(ty, &add.id, header, event)?.into());
+        for (nth, signal) in signals.iter().enumerate() {
+            let id = &signal.add.id;
+            let header = headers.entry(id.clone()).or_default();
+            let create = signal.create.then(|| signal.add.create(&config));
+            let event = signal.event(header.as_deref(), op.id(nth), create, once);
+            added.push(effects.run(ty, id, header, event)?.into());
         }
         effects.flush(op).await?;
         Ok(added)

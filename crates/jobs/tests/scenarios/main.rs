@@ -75,7 +75,7 @@ scenarios! {
         claims_are_bounded, counts_and_backlog, no_row_is_written_by_every_operation;
     workers: failures_are_retried, dead_letters_are_retried, runs_are_drained, removed_jobs_stop;
     signals: signals_are_merged, signals_do_not_disturb_a_run, signals_do_not_shorten_a_back_off,
-        signals_join_a_transaction;
+        signals_revive_dead_jobs, signals_end_back_offs, signals_join_a_transaction;
     lanes: ready_jobs_of_owners_take_turns, scheduled_jobs_of_owners_take_turns, owners_take_turns_with_jobs_without_a_lane;
     liveness: idle_acceptors_are_woken_one_by_one, many_acceptors_drain_a_backlog, many_silent_holders,
         a_dead_monitor_is_replaced,

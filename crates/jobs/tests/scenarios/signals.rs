@@ -1,6 +1,6 @@
 //! Signals merge to the earliest time, and never disturb a run.
 
-use jobs::{Add, Added, Finish, Signal, State};
+use jobs::{Add, Added, Finish, Revive, Signal, State};
 
 use crate::support::Queue;
 
@@ -96,6 +96,81 @@ pub(crate) async fn signals_do_not_shorten_a_back_off(queue: Queue) {
     assert!(info.asked_ms.is_some(), "the signal is not covered yet");
     queue.add("a", "", 0).await;
     assert!(queue.accept().await.unwrap().asked_ms.is_some());
+}
+
+/// Two signals in one call, which is repeated, as by a caller that was not told of its success. Returns the time until which
+/// a run waits that fails; they are 10 and 30 ms earlier, and a running job is to run again 20 ms earlier.
+async fn revive(queue: &Queue, how: Revive, once: bool) -> (i64, Vec<Added>) {
+    let (jobs, ty) = (&queue.jobs, &queue.ty);
+    let later = jobs.clock().now_ms() + 3_600_000;
+    let signal = |due_ms| Signal {
+        rerun_ms: later - 20,
+        ..Signal::new(queue.id("a")).due_ms(due_ms).revive(how)
+    };
+    let (op, signals) = (&jobs.op(), &[signal(later - 10), signal(later - 30)]);
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        let send = jobs.store().transact("send", |tx| async move {
+            if once {
+                jobs.signal_many_once_in(&tx, op, ty, signals).await
+            } else {
+                jobs.signal_many_in(&tx, op, ty, signals).await
+            }
+        });
+        sent.extend(send.await.unwrap());
+    }
+    (later, sent)
+}
+
+pub(crate) async fn signals_revive_dead_jobs(queue: Queue) {
+    let jobs = &queue.jobs;
+    for (once, again) in [(false, Added::Unchanged), (true, Added::Repeated)] {
+        for how in [Revive::None, Revive::Dead, Revive::Failed] {
+            queue.add("a", "data", 0).await;
+            let job = queue.accept_one().await;
+            let _ = jobs.finish(&job, Finish::dead("no")).await.unwrap();
+            let (later, sent) = revive(&queue, how, once).await;
+            if how == Revive::None {
+                assert_eq!(sent, [Added::Ignored; 4]);
+                continue;
+            }
+            assert_eq!(sent[2..], [again; 2]);
+            let info = jobs.info(&queue.ty, &queue.id("a")).await.unwrap();
+            let info = info.expect("it is there");
+            assert_eq!((info.due_ms, info.stalls), (later - 30, 0));
+            assert_eq!(&*queue.data("a").await, b"data");
+        }
+    }
+    let absent = Signal::new(queue.id("b")).revive(Revive::Failed);
+    let ignored = jobs.signal(&queue.ty, absent).await.unwrap();
+    assert_eq!(ignored, Added::Ignored);
+    queue.check().await;
+}
+
+pub(crate) async fn signals_end_back_offs(queue: Queue) {
+    let jobs = &queue.jobs;
+    for once in [false, true] {
+        for how in [Revive::Dead, Revive::Failed] {
+            let revives = how == Revive::Failed;
+            queue.add("a", "data", 0).await;
+            let job = queue.accept_one().await;
+            let (later, _) = revive(&queue, how, once).await;
+            let failed = || Finish {
+                again_ms: Some(later),
+                ..Finish::failed("unreachable")
+            };
+            let _ = jobs.finish(&job, failed()).await.unwrap();
+            let due_ms = if revives { later - 20 } else { later };
+            assert_eq!(queue.due_ms("a").await, due_ms);
+            queue.add("a", "data", 0).await;
+            let job = queue.accept_one().await;
+            let _ = jobs.finish(&job, failed()).await.unwrap();
+            let (signalled, _) = revive(&queue, how, once).await;
+            let due_ms = if revives { signalled - 30 } else { later };
+            assert_eq!(queue.due_ms("a").await, due_ms.min(later));
+        }
+    }
+    queue.check().await;
 }
 
 /// A feed saves its position together with its signals, and every signal is followed by a run.

@@ -211,7 +211,11 @@ impl Listeners {
                 Event::Updated => !rule.rule.databases.only_created(),
                 Event::Deleted => false,
             };
-            Some((rule, Signal { add, create }))
+            let signal = Signal {
+                create,
+                ..add.into()
+            };
+            Some((rule, signal))
         };
         let matching = set.matching(source, db).into_iter();
         matching.filter_map(signal).collect()

@@ -251,7 +251,11 @@ impl Names {
 
     fn signals(&self, asks: &[Asked], create: bool) -> Vec<Signal> {
         let adds = self.adds(asks).into_iter();
-        adds.map(|add| Signal { add, create }).collect()
+        adds.map(|add| Signal {
+            create,
+            ..add.into()
+        })
+        .collect()
     }
 
     /// Makes the call in its own transaction.

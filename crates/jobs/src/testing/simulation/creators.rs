@@ -207,8 +207,8 @@ pub(super) async fn signal(node: Node, mut rng: SmallRng) {
             ask.create = ask.create.filter(|_| rng.random_bool(0.2));
         }
         let signals = asks.iter().map(|(id, ask)| Signal {
-            add: ask.add(&node, ty, id),
             create: ask.create.is_some(),
+            ..ask.add(&node, ty, id).into()
         });
         let (signals, asks) = (&signals.collect::<Vec<_>>(), &asks);
         let (op, call, node) = (&jobs.op(), history.call("signal", node.index), &node);
