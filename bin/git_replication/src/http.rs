@@ -27,6 +27,17 @@ use crate::target::hex;
 /// GitHub's largest.
 const BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
 
+/// Limits on connections.
+pub(crate) fn limits() -> listen::Options {
+    listen::Options {
+        connections_max: 256,
+        head_timeout: Duration::from_secs(10),
+        request_timeout: Some(Duration::from_mins(2)),
+        stop_timeout: Duration::from_secs(5),
+        ..listen::Options::default()
+    }
+}
+
 /// What requests need.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
@@ -261,17 +272,16 @@ mod tests {
 
     use super::*;
     use crate::config::tests::read;
-    use crate::listen::{Limits, serve};
 
     const SECRET: &str = "0123456789abcdef";
     const SHORT: Duration = Duration::from_millis(50);
 
-    async fn start(limits: Limits, bodies: Bodies) -> std::net::SocketAddr {
+    async fn start(limits: listen::Options, bodies: Bodies) -> std::net::SocketAddr {
         start_with(limits, bodies, Some(SECRET)).await
     }
 
     async fn start_with(
-        limits: Limits,
+        limits: listen::Options,
         bodies: Bodies,
         secret: Option<&str>,
     ) -> std::net::SocketAddr {
@@ -286,7 +296,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        tokio::spawn(serve(listener, http.router(), limits, stop));
+        tokio::spawn(listen::serve(listener, None, limits, http.router(), stop));
         address
     }
 
@@ -306,7 +316,7 @@ mod tests {
     /// None of these requests has all of its body.
     #[tokio::test]
     async fn what_can_be_refused_by_its_head_is() {
-        let address = start(Limits::default(), Bodies::default()).await;
+        let address = start(limits(), Bodies::default()).await;
         let bearer = format!("authorization: Bearer {SECRET}\r\n");
         for (headers, status) in [
             ("content-length: 9\r\n", "401"),
@@ -325,10 +335,10 @@ mod tests {
 
     #[tokio::test]
     async fn slow_clients_are_cut_off() {
-        let limits = Limits {
-            connections: 1,
-            head: SHORT,
-            ..Limits::default()
+        let limits = listen::Options {
+            connections_max: 1,
+            head_timeout: SHORT,
+            ..limits()
         };
         let bodies = Bodies {
             time: SHORT,
@@ -350,8 +360,8 @@ mod tests {
     /// A page that is open in a browser on this host could send events, or read the queue under a name that it changes.
     #[tokio::test]
     async fn without_a_secret_no_web_page_is_answered() {
-        let (limits, bodies) = (Limits::default(), Bodies::default());
-        let address = start_with(limits, bodies.clone(), None).await;
+        let bodies = Bodies::default();
+        let address = start_with(limits(), bodies.clone(), None).await;
         let own = rustix::system::uname();
         let own = own.nodename().to_str().unwrap();
         for (request, headers, status) in [
@@ -380,7 +390,9 @@ mod tests {
                 "403",
             ),
         ] {
-            let request = format!("{request} HTTP/1.1\r\n{headers}content-length: 2\r\n\r\n{{}}");
+            let request = format!(
+                "{request} HTTP/1.1\r\n{headers}connection: close\r\ncontent-length: 2\r\n\r\n{{}}"
+            );
             let answer = talk(address, &request).await;
             assert!(
                 answer.starts_with(&format!("HTTP/1.1 {status}")),
@@ -388,9 +400,10 @@ mod tests {
             );
             assert_eq!(answer.contains("set --secret-file"), status == "403");
         }
-        let address = start(limits, bodies).await;
-        let headers =
-            format!("authorization: Bearer {SECRET}\r\norigin: http://a\r\ncontent-length: 2\r\n");
+        let address = start(limits(), bodies).await;
+        let headers = format!(
+            "authorization: Bearer {SECRET}\r\norigin: http://a\r\nconnection: close\r\ncontent-length: 2\r\n"
+        );
         let answer = talk(address, &post(&headers, "{}")).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }

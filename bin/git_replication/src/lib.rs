@@ -13,7 +13,6 @@ mod event;
 mod gerrit;
 mod guard;
 mod http;
-mod listen;
 mod mirrors;
 mod process;
 mod project;

@@ -19,8 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::cli::{Shared, println, reload};
 use crate::config::{Config, Contents, Refused, Target};
-use crate::http::{Bodies, Http};
-use crate::listen;
+use crate::http::{self, Bodies, Http};
 use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors};
 use crate::project;
 use crate::refs::Refs;
@@ -99,8 +98,8 @@ impl Command {
             secret,
             bodies: Bodies::default(),
         };
-        let (router, limits) = (http.router(), listen::Limits::default());
-        tasks.spawn(listen::serve(listener, router, limits, drained.clone()));
+        let (limits, router, drain) = (http::limits(), http.router(), drained.clone());
+        tasks.spawn(listen::serve(listener, None, limits, router, drain));
         let (jobs, ty) = (&mirrors.jobs, &mirrors.ty);
         let maintenance = Maintenance::new(jobs.clone(), Options::default());
         tasks.spawn(maintenance.serve(ty.clone()).run(stop.clone()));

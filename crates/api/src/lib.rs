@@ -1,6 +1,6 @@
 //! CouchDB's HTTP API for everything about replication.
 //!
-//! A [`Service`] answers requests; [`listen`] accepts connections. Each request's path is parsed into a
+//! A [`Service`] answers requests; [`listen`] accepts their connections. Each request's path is parsed into a
 //! [`route::Route`], its headers are authenticated to an [`auth::Identity`], [`route::Access`] says which identities
 //! are allowed, and one function below `endpoints/` responds.
 //!
@@ -21,7 +21,6 @@ mod endpoints;
 mod error;
 mod forwarded;
 mod health;
-pub mod listen;
 mod metrics;
 mod once;
 mod options;

@@ -52,11 +52,6 @@ pub(crate) fn turned_away() {
     counter!("davenport_httpd_turned_away_total").increment(1);
 }
 
-/// An idle connection was closed for a new one.
-pub(crate) fn evicted() {
-    counter!("davenport_httpd_evicted_total").increment(1);
-}
-
 pub(crate) fn panicked() {
     counter!("davenport_httpd_panics_total").increment(1);
 }

@@ -6,7 +6,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::forwarded::Proxies;
-use crate::listen::ListenOptions;
 
 /// The section `[api]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -249,11 +248,13 @@ impl Options {
         Ok(())
     }
 
-    pub(crate) fn listen(&self) -> ListenOptions {
-        ListenOptions {
+    pub(crate) fn listen(&self) -> listen::Options {
+        listen::Options {
             connections_max: self.connections_max,
             head_timeout: Duration::from_secs(self.head_timeout_sec),
             write_timeout: Duration::from_secs(self.body_timeout_sec),
+            // Feeds have no end.
+            request_timeout: None,
             stop_timeout: Duration::from_secs(self.stop_timeout_sec),
         }
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use jobs::NotifierHandle;
+use listen::Answer;
 use queue::Queue;
 use rules::deliver::Deliveries;
 use rules::rule::{Listeners, Rules};
@@ -22,7 +22,6 @@ use crate::auth::password::PasswordHash;
 use crate::client::Client;
 use crate::forwarded::Proxies;
 use crate::health::Health;
-use crate::listen::{self, Answer};
 use crate::metrics::Metrics;
 use crate::options::{InvalidOption, Options};
 use crate::state::Shared;
@@ -141,11 +140,11 @@ struct Answering {
 }
 
 impl Answer for Answering {
-    async fn answer(&self, request: Request<Incoming>, address: SocketAddr) -> Response<Body> {
+    async fn answer(&self, request: Request<Body>, address: SocketAddr) -> Response<Body> {
         let client = Client {
             address,
             tls: self.tls,
         };
-        self.service.handle(request.map(Body::new), client).await
+        self.service.handle(request, client).await
     }
 }

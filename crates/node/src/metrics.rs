@@ -9,11 +9,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::Health;
-use api::listen::Answer;
 use axum::body::Body;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use listen::Answer;
 use metrics::gauge;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use store::Store;
@@ -113,7 +112,7 @@ impl Scraped {
 }
 
 impl Answer for Scraped {
-    async fn answer(&self, request: Request<Incoming>, _: SocketAddr) -> Response<Body> {
+    async fn answer(&self, request: Request<Body>, _: SocketAddr) -> Response<Body> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let (status, kind, text) = match request.uri().path() {
             "/_metrics" if reads => {

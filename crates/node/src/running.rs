@@ -140,10 +140,10 @@ impl Node {
             tracing::info!(address = %listener.local_addr()?, "serving metrics");
             let (scraped, options) = (
                 Scraped::new(collected.clone(), node.replications.docs().store().clone()),
-                api::listen::ListenOptions::default(),
+                listen::Options::default(),
             );
             node.outer.start("listener for metrics", |stop| {
-                api::listen::serve(listener, None, options, scraped, stop)
+                listen::serve(listener, None, options, scraped, stop)
             });
         }
         node.register(config).await?;

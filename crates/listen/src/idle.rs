@@ -12,7 +12,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// After telling one connection to close, the time before the next is told.
@@ -47,6 +47,8 @@ pub(super) struct Slot {
 #[derive(Debug, Default)]
 struct State {
     open: usize,
+    /// Since when requests have been open without a break.
+    busy_since: Option<Instant>,
     /// Its key among the idle ones.
     idle: Option<u64>,
 }
@@ -96,7 +98,7 @@ impl Slots {
         let Some((_, evicted)) = longest else {
             return false;
         };
-        crate::metrics::evicted();
+        metrics::counter!("davenport_httpd_evicted_total").increment(1);
         evicted.cancel();
         true
     }
@@ -111,6 +113,7 @@ impl Slot {
     pub(super) fn open(self: &Arc<Self>) -> OpenRequest {
         let mut state = self.state();
         state.open += 1;
+        state.busy_since.get_or_insert_with(Instant::now);
         if let Some(at) = state.idle.take() {
             self.slots.idle().connections.remove(&at);
         }
@@ -132,6 +135,28 @@ impl Slot {
                 return;
             }
         }
+    }
+
+    /// Waits until requests have been open for this long without a break; for ever without a limit.
+    pub(super) async fn busy_for(&self, time_limit: Option<Duration>) {
+        let Some(time_limit) = time_limit else {
+            return std::future::pending().await;
+        };
+        // Boxed, so that a connection without a limit costs nothing of it.
+        let passed = Box::pin(async {
+            let mut requests = self.requests.subscribe();
+            loop {
+                let since = self.state().busy_since;
+                match since.map(|since| since + time_limit) {
+                    Some(until) if until <= Instant::now() => return,
+                    Some(until) => sleep_until(until).await,
+                    None => {
+                        let _ = requests.changed().await;
+                    }
+                }
+            }
+        });
+        passed.await;
     }
 
     fn rest(&self, state: &mut State) {
@@ -173,6 +198,7 @@ impl Drop for OpenRequest {
         let mut state = self.0.state();
         state.open -= 1;
         if state.open == 0 {
+            state.busy_since = None;
             self.0.rest(&mut state);
         }
         drop(state);
