@@ -294,6 +294,8 @@ fn without_userinfo(text: &str) -> String {
             .map_or(text, |(_, host)| host)
             .to_owned();
     };
+    // The URL standard also accepts `http:///user:password@host`.
+    let rest = rest.trim_start_matches(['/', '\\']);
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
     let host = authority

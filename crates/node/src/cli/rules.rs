@@ -342,10 +342,14 @@ fn row(rule: &Value) -> Vec<String> {
 
 /// A URL, maybe with variables, without its user and query: both may hold credentials.
 fn bare(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
+    let is_http = |scheme: &str| ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str());
+    let short = url.split_once(':').filter(|(scheme, _)| is_http(scheme));
+    let Some((scheme, rest)) = url.split_once("://").or(short) else {
         return url.to_owned();
     };
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    // The URL standard also accepts `http:///user:password@host`, and backslashes.
+    let rest = rest.trim_start_matches(['/', '\\']);
     let end = rest.find('/').unwrap_or(rest.len());
     let host = rest[..end].rfind('@').map_or(0, |at| at + 1);
     format!("{scheme}://{}", &rest[host..])
@@ -484,8 +488,8 @@ mod tests {
             "params": {"n": 1, "text": "a@b"}, "auth": null});
         assert_eq!(masked("", &rule), expected);
         let targets = json!({"url": ["http://u:p@a/${name}?k=1",
-            {"url": "http://u:p@c/d", "auth": {"basic": {"username": "x", "password": "y"}}}]});
-        let expected = json!({"url": ["http://a/${name}", {"url": "http://c/d", "auth": "***"}]});
+            {"url": "https:\\\\u:p@c/d", "auth": {"basic": {"username": "x", "password": "y"}}}]});
+        let expected = json!({"url": ["http://a/${name}", {"url": "https://c/d", "auth": "***"}]});
         assert_eq!(masked("", &targets), expected);
     }
 }

@@ -149,6 +149,8 @@ fn credentials_are_removed_from_valid_and_malformed_urls() {
         ("http://h/a@b", "http://h/a@b"),
         ("http://adm:pa/ss@h/db", "http://h/db"),
         ("adm:pass@h", "h"),
+        ("https:///adm:pass@h/db", "https://h/db"),
+        ("https://\\\\adm:pass@h/db", "https://h/db"),
         ("name", "name"),
     ] {
         assert_eq!(without_credentials(text), stripped, "{text}");
