@@ -8,7 +8,14 @@ use std::path::{Path, PathBuf};
 
 /// From the bottom to the top. A crate may use those on the lines before its own.
 const LAYERS: &[&[&str]] = &[
-    &["document", "foundationdb-sys", "listen", "testkit", "wire"],
+    &[
+        "child",
+        "document",
+        "foundationdb-sys",
+        "listen",
+        "testkit",
+        "wire",
+    ],
     &["store", "couch", "peer"],
     &["jobs", "docstore", "replication", "seal"],
     &["queue", "scheduler"],

@@ -19,7 +19,7 @@ use crate::event::{self, Event};
 use crate::mirrors::{Mirrors, When};
 use crate::project::Project;
 use crate::refs::Refs;
-use crate::{guard, serve, show, start};
+use crate::{serve, show, start};
 
 const USAGE: u8 = 2;
 /// How long leftover background work may delay the exit.
@@ -54,9 +54,6 @@ enum Command {
     Start(start::Command),
     /// List what is running, waiting, or has failed
     Queue(Queue),
-    /// Run a program that ends with the node: used by the node itself
-    #[command(hide = true)]
-    Guard(Guard),
 }
 
 /// What all nodes share.
@@ -94,20 +91,12 @@ struct Queue {
     json: bool,
 }
 
-#[derive(Debug, Args)]
-struct Guard {
-    #[arg(long)]
-    silence_ms: u64,
-    #[arg(last = true)]
-    program: Vec<OsString>,
-}
-
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    if let Command::Guard(guard) = cli.command {
-        return guard::run(Duration::from_millis(guard.silence_ms), &guard.program);
+    if let Some(code) = child::guard() {
+        return code;
     }
+    let cli = Cli::parse();
     let level = &cli.log_level;
     let Ok(filter) = EnvFilter::try_new(level) else {
         eprintln!("davenport-git: --log-level is {level:?}; give a level like info or debug");
@@ -156,7 +145,6 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Events(shared) => events(&shared).await?,
         Command::Start(command) => return command.run().await,
         Command::Queue(queue) => queue.run().await?,
-        Command::Guard(_) => {}
     }
     Ok(ExitCode::SUCCESS)
 }

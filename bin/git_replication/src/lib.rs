@@ -11,7 +11,6 @@ mod config;
 mod event;
 #[cfg(test)]
 mod gerrit;
-mod guard;
 mod http;
 mod mirrors;
 mod process;

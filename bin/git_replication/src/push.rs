@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
+use child::Ended;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Target;
 use crate::mirrors::millis;
-use crate::process::{Ended, Git};
+use crate::process::Git;
 use crate::refs::{self, Refs, Refspec};
 use crate::target::redact;
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::process::without_repository;
 use crate::target::without_user;
@@ -41,8 +42,8 @@ impl File {
             path: path.to_owned(),
             entries: Vec::new(),
         };
-        let mut git = without_repository("git");
-        git.args(["config", "--list", "-z", "--no-includes", "--file"]);
+        let mut git = Command::new("git");
+        without_repository(&mut git).args(["config", "--list", "-z", "--no-includes", "--file"]);
         let listed = git.arg(path).env("LC_ALL", "C").output();
         let listed =
             listed.map_err(|error| file.refuse(format!("cannot run git: {error}; install git")))?;

@@ -1,10 +1,4 @@
-//! The parent of git: ends it, and all that it started, when the node dies, hangs, or says so.
-//!
-//! A push must have ended before another node may push to the same place. A node that loses a job kills the push at
-//! once. One that is killed or stopped cannot, and git would go on. So git runs below a guard, in a process group of its
-//! own. The node writes to the guard's standard input as long as it lives; when that ends, or there is silence, the
-//! guard ends the group: with SIGTERM, because a git that is killed leaves locks of refs behind that no later push gets
-//! past, and soon with SIGKILL.
+//! The parent of a program: ends it, and all that it started, when the worker dies, hangs, or says so.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -15,25 +9,52 @@ use std::time::Duration;
 
 use rustix::process::{Signal, kill_current_process_group};
 
+/// What a command line of a guard has before the program: these, the milliseconds, and a separator.
+const SUBCOMMAND: &str = "guard";
+const OPTION: &str = "--silence-ms";
+const SEPARATOR: &str = "--";
+
 /// The exit code if the program cannot be started, as of shells.
 const NOT_STARTED: u8 = 127;
 
-/// How long git may take to end: this part of the silence after one, since a node that hangs may lose its job a quarter
-/// of the silence later; and 3/4 of it when the node has died, whose job is safe for longer.
+/// How long the program may take to end: this part of the silence after one, since a worker that hangs may lose its job a
+/// quarter of the silence later; and 3/4 of it when the worker has died, whose job is safe for longer.
 const GRACE_AFTER_SILENCE: u32 = 8;
-/// Then, how long what git has started may take, or half of git's time.
+/// Then, how long what the program has started may take, or half of the program's time.
 const SETTLE_MAX: Duration = Duration::from_millis(200);
 
 enum Event {
     Alive,
-    /// The node has closed its end.
+    /// The worker has closed its end.
     Gone,
     /// `None` if it was killed.
     Ended(Option<u8>),
 }
 
+/// A command that starts a guard, to which the program is to be added.
+pub(crate) fn command(silence: Duration) -> Command {
+    // The running executable, also after an upgrade has replaced its file.
+    let mut command = Command::new("/proc/self/exe");
+    command.args([SUBCOMMAND, OPTION]);
+    command.args([&silence.as_millis().to_string(), SEPARATOR]);
+    command
+}
+
+/// Runs the program of a guard, if this process was started as one, and returns its exit code.
+pub fn guard() -> Option<ExitCode> {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let [subcommand, option, silence, separator, program @ ..] = &words[..] else {
+        return None;
+    };
+    if subcommand != SUBCOMMAND || option != OPTION || separator != SEPARATOR {
+        return None;
+    }
+    let silence = silence.to_str()?.parse().ok()?;
+    Some(run(Duration::from_millis(silence), program))
+}
+
 /// Runs a program until it ends; kills it, and this process, after a silence.
-pub(crate) fn run(silence: Duration, program: &[OsString]) -> ExitCode {
+fn run(silence: Duration, program: &[OsString]) -> ExitCode {
     let [name, arguments @ ..] = program else {
         return ExitCode::from(NOT_STARTED);
     };
@@ -55,7 +76,7 @@ pub(crate) fn run(silence: Duration, program: &[OsString]) -> ExitCode {
             Ok(Event::Ended(Some(code))) => return ExitCode::from(code),
             Ok(Event::Alive) => {}
             Ok(Event::Gone) => break silence / 4 * 3,
-            // Processes that a killed git has started go on.
+            // Processes that a killed program has started go on.
             Ok(Event::Ended(None)) | Err(_) => break silence / GRACE_AFTER_SILENCE,
         }
     };
