@@ -140,29 +140,18 @@ fn outcome(info: Option<JobInfo>, before: u32) -> Option<Result<String, String>>
     let Some(info) = info else {
         return Some(Err("it was removed".to_owned()));
     };
-    let end = info.last.and_then(|last| last.end);
-    let (how, reason) = end.map(|end| (end.outcome, end.reason)).unzip();
-    let reason = reason.flatten();
-    // The request made it pending, or made it run again, so a later run has ended it.
-    match info.state {
-        State::Finished if how == Some(Outcome::Failed) => {
-            Some(Err(reason.unwrap_or_default() + "; it was given up"))
-        }
+    let last = info.last.as_ref().and_then(|last| last.end.as_ref());
+    // No run follows a dead letter.
+    let last = last.filter(|_| info.state == State::Dead);
+    let end = info.ended_after(before).or(last)?;
+    let reason = end.reason.clone().unwrap_or_default();
+    match (info.state, end.outcome) {
         // After a push during which events arrived, it is pending again.
-        State::Finished | State::Pending
-            if how == Some(Outcome::Done) && info.attempts > before =>
-        {
-            Some(Ok(reason.map_or_else(
-                || "pushed".to_owned(),
-                |why| format!("nothing to push: {why}"),
-            )))
-        }
-        State::Dead => Some(Err(reason.unwrap_or_default())),
-        // Another node pushes in place of one that was killed.
-        State::Pending if how == Some(Outcome::Stalled) => None,
-        State::Pending if info.stalls > 0 && info.attempts > before => {
-            Some(Err(reason.unwrap_or_default() + "; it will be retried"))
-        }
+        (_, Outcome::Done) if reason.is_empty() => Some(Ok("pushed".to_owned())),
+        (_, Outcome::Done) => Some(Ok(format!("nothing to push: {reason}"))),
+        (State::Dead, _) => Some(Err(reason)),
+        (State::Finished, _) => Some(Err(reason + "; it was given up")),
+        (State::Pending, _) if info.stalls > 0 => Some(Err(reason + "; it will be retried")),
         _ => None,
     }
 }

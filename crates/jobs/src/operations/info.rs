@@ -6,7 +6,10 @@ use bytes::Bytes;
 use store::{RangeOptions, Transaction};
 
 use crate::model::header::{Blob, Header, Place};
-use crate::{Attempt, Class, Error, JobId, JobType, Jobs, LimitName, Result, State, Tenant};
+use crate::{
+    Attempt, Class, End, Error, JobId, JobType, Jobs, LimitName, Outcome, RETURNED, Result, State,
+    Tenant,
+};
 
 /// A job without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +81,17 @@ impl JobInfo {
             last: header.last.clone(),
             data_bytes: header.data.len as usize,
         }
+    }
+
+    /// How the last run ended, if it began after `before` runs: for a caller that requested a run when there had been so
+    /// many, and waits for one that takes account of what was there then. `None` while it goes on, and after a run that
+    /// tells nothing, because its holder went silent or gave the job back unused: then another one follows.
+    ///
+    /// A dead job may never have such a run.
+    pub fn ended_after(&self, before: u32) -> Option<&End> {
+        let end = self.last.as_ref()?.end.as_ref()?;
+        let is_void = end.outcome == Outcome::Stalled || end.reason.as_deref() == Some(RETURNED);
+        (self.attempts > before && !is_void).then_some(end)
     }
 }
 
@@ -209,5 +223,44 @@ impl Jobs {
         header: &Arc<Header>,
     ) -> Result<Bytes> {
         self.read_blob(tx, ty, id, &header.data).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::Store;
+
+    use crate::{Add, Clock, Entropy, Finish, Holder, JobId, JobType, Jobs, Outcome, TypeConfig};
+
+    /// One that began before the request does not count, and neither does one of which nothing is known.
+    #[tokio::test]
+    async fn a_run_that_was_requested_has_ended() {
+        let store = Store::open("memory:").await.unwrap();
+        let jobs = Jobs::new(store, Clock::standing(1_000), Entropy::seeded(1));
+        let ty = JobType::new("t").unwrap();
+        jobs.set_type(&ty, TypeConfig::new(60_000)).await.unwrap();
+        let (id, holder) = (JobId::new("a").unwrap(), Holder::new("h").unwrap());
+        let info = async || jobs.info(&ty, &id).await.unwrap().unwrap();
+        let add = Add::new(id.clone(), "");
+        jobs.add(&ty, add.clone()).await.unwrap();
+        assert_eq!(info().await.ended_after(0), None);
+        for (before, finish, outcome) in [
+            (0, Finish::returned(0), None),
+            (1, Finish::again(0), Some(Outcome::Again)),
+            (2, Finish::done(), Some(Outcome::Done)),
+            (3, Finish::dead("no"), Some(Outcome::Failed)),
+        ] {
+            jobs.add(&ty, add.clone()).await.unwrap();
+            let accepted = jobs.accept(&ty, &holder, 1).await.unwrap();
+            assert_eq!(info().await.ended_after(before), None);
+            let _ = jobs.finish(&accepted.jobs[0].job, finish).await.unwrap();
+            let info = info().await;
+            let ended = |before| info.ended_after(before).map(|end| end.outcome);
+            assert_eq!((ended(before), ended(before + 1)), (outcome, None));
+        }
+        let mut stalled = info().await;
+        let end = stalled.last.as_mut().unwrap().end.as_mut().unwrap();
+        end.outcome = Outcome::Stalled;
+        assert_eq!(stalled.ended_after(0), None);
     }
 }

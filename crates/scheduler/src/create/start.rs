@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use docstore::InstanceId;
 use futures::future::try_join_all;
-use jobs::{Add, Class, JobId, JobInfo, Op, Outcome, RETURNED, Signal, State};
+use jobs::{Add, Class, JobId, JobInfo, Op, Signal, State};
 use store::{AsStoreError as _, Call, Transaction};
 use tokio::time::{Instant, sleep};
 
@@ -258,19 +258,14 @@ impl Asked {
         if info.created_ms != self.created_ms {
             (self.created_ms, self.run) = (info.created_ms, 1);
         }
-        if info.state == State::Running || info.attempts < self.run {
+        if info.ended_after(self.run - 1).is_none() {
             // No run follows the last retry.
             return (info.state == State::Dead).then_some(false);
         }
-        // The data is what it was before the run.
-        let is_old = (info.last.as_ref().and_then(|run| run.end.as_ref())).is_some_and(|end| {
-            end.outcome == Outcome::Stalled || end.reason.as_deref() == Some(RETURNED)
-        });
         match data.state {
-            JobState::Failed => Some(false),
-            JobState::Crashing if !is_old => Some(false),
-            JobState::Completed if !is_old => Some(true),
-            _ if !is_old && data.asleep.is_some() => Some(true),
+            JobState::Failed | JobState::Crashing => Some(false),
+            JobState::Completed => Some(true),
+            _ if data.asleep.is_some() => Some(true),
             _ => {
                 self.run = info.attempts.saturating_add(1);
                 None
