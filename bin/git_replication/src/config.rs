@@ -26,6 +26,13 @@ pub(crate) struct Retry {
     pub(crate) delay: Duration,
 }
 
+impl Retry {
+    /// Whether so many failures in a row are retried.
+    pub(crate) fn allows(self, failures: u32) -> bool {
+        self.max.is_none_or(|max| failures <= max)
+    }
+}
+
 /// A section `remote`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Remote {

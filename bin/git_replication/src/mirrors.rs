@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! job "REMOTE PLACE PROJECT"      data: what is being pushed, and what earlier pushes failed to
-//! ("git", "refs", id)             refs that arrived since
+//! ("git", "refs", id)             its inbox: refs that arrived since
 //!
-//! notify  adds refs to the row, and signals the job: due at the first event's time plus the delay
-//! take    moves the row into the job's data, when a push begins
+//! notify  adds refs to the inbox, and signals the job: due at the first event's time plus the delay
+//! take    moves the inbox into the job's data, when a push begins
 //! end     of a push: drops the data, or keeps what is left
 //! ```
 //!
@@ -18,11 +18,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use jobs::{
-    Add, Clock, Entropy, Failure, Finish, Job, JobId, JobInfo, JobType, Jobs, Lane, Limit,
-    LimitName, Query, Revive, Signal, State, TypeConfig, encode,
+    Add, Clock, Entropy, Failure, Finish, Inbox, Job, JobId, JobInfo, JobType, Jobs, Lane, Limit,
+    LimitName, Query, Revive, Signal, State, TypeConfig, decode, encode,
 };
 use serde::{Deserialize, Serialize};
-use store::{Store, Transaction, tuple};
+use store::{Store, tuple};
 use tokio::time::sleep;
 
 use crate::config::{Config, Refused, Remote, Retry, Target};
@@ -87,6 +87,8 @@ pub(crate) struct Listed {
 pub(crate) struct Mirrors {
     pub(crate) jobs: Jobs,
     pub(crate) ty: JobType,
+    /// Refs that have arrived since the last push of each began.
+    inbox: Inbox,
 }
 
 impl Mirrors {
@@ -101,9 +103,14 @@ impl Mirrors {
     pub(crate) async fn open(url: &str) -> anyhow::Result<Self> {
         let store = Store::open(url).await;
         let store = store.with_context(|| format!("cannot open the store {url}; check --store"))?;
+        Ok(Self::new(store)?)
+    }
+
+    pub(crate) fn new(store: Store) -> jobs::Result<Self> {
         let jobs = Jobs::new(store, Clock::system(), Entropy::from_os());
+        let inbox = Inbox::new(jobs.clone(), tuple::pack(&("git", "refs")));
         let ty = JobType::new("git")?;
-        Ok(Self { jobs, ty })
+        Ok(Self { jobs, ty, inbox })
     }
 
     /// Makes the type known: with another timeout, or with any if it is new.
@@ -113,27 +120,24 @@ impl Mirrors {
             retention_ms: Some(IDLE_MS),
             ..TypeConfig::new(1_000 * timeout_sec.unwrap_or(LOCK_TIMEOUT_SEC))
         };
-        match known {
-            Some(known) if timeout_sec.is_none() || known == config => Ok(()),
-            _ => self.jobs.set_type(&self.ty, config).await,
+        if known.is_some_and(|known| timeout_sec.is_none() || known == config) {
+            return Ok(());
         }
+        self.jobs.set_type(&self.ty, config).await
     }
 
     /// Limits the pushes to each remote, over all nodes, and forgets the limits of remotes that are gone.
     pub(crate) async fn limit(&self, config: &Config) -> jobs::Result<()> {
-        let mut gone = self.jobs.limits(&self.ty).await?;
-        let mut wanted = Vec::new();
-        for remote in &config.remotes {
-            let pool = pool(&remote.name)?;
-            gone.remove(&pool);
-            wanted.push((pool, Limit::at_once(remote.threads)));
-        }
-        // First, for there is room for a limited number.
-        for pool in gone.keys() {
-            self.jobs.set_limit(&self.ty, pool, None).await?;
-        }
-        for (pool, limit) in wanted {
-            self.jobs.set_limit(&self.ty, &pool, Some(limit)).await?;
+        let limit = |remote: &Remote| Ok((pool(&remote.name)?, Limit::at_once(remote.threads)));
+        let limits: BTreeMap<_, _> =
+            (config.remotes.iter().map(limit)).collect::<jobs::Result<_>>()?;
+        let (op, wanted) = (&self.jobs.op(), &limits);
+        let replace = self.jobs.store().transact("git_limit", |tx| async move {
+            (self.jobs.replace_limits_in(&tx, op, &self.ty, wanted)).await
+        });
+        replace.await?;
+        for pool in limits.keys() {
+            self.jobs.serve_limit(&self.ty, pool).await?;
         }
         Ok(())
     }
@@ -154,9 +158,9 @@ impl Mirrors {
             let send = self.jobs.store().transact("git_notify", |tx| async move {
                 let mut begun = Vec::new();
                 for Signal { add, .. } in signals {
-                    let mut arrived = arrived(&tx, &add.id).await?;
+                    let mut arrived = arrived(self.inbox.get_in(&tx, &add.id).await?);
                     if arrived.merge(refs) {
-                        tx.set(&arrived_key(&add.id), &encode(&arrived)?);
+                        self.inbox.put_in(&tx, &add.id, &encode(&arrived)?);
                     }
                     let info = self.jobs.info_in(&tx, &self.ty, &add.id).await?;
                     begun.push(info.map_or(0, |info| info.attempts));
@@ -178,32 +182,16 @@ impl Mirrors {
     }
 
     /// What a run is to push: all that has arrived until now, and what earlier ones left.
-    pub(crate) async fn take(&self, job: &Job, data: &Mirror) -> jobs::Result<Mirror> {
-        let op = self.jobs.op();
-        let take = self.jobs.store().transact("git_take", |tx| async move {
-            // As stored: an earlier try of this transaction may have been committed.
-            let stored = self.jobs.get_in(&tx, &self.ty, &job.id).await?;
-            let (_, stored) = stored.ok_or(jobs::Error::Halt)?;
-            let stored = decode(&stored).unwrap_or_else(|| data.clone());
-            let arrived = arrived(&tx, &job.id).await?;
-            if arrived.is_empty() {
-                return Ok(stored);
-            }
-            let mut mirror = stored.clone();
+    pub(crate) async fn take(&self, job: &Job) -> jobs::Result<Mirror> {
+        let merge = |stored: &Bytes, row: &Bytes| {
+            let (mut mirror, arrived) = (decode::<Mirror>(stored)?, arrived(Some(row.clone())));
             mirror.refs.merge(&arrived);
             // Another node may have created these again, and this one does not see them yet.
-            mirror
-                .absent
-                .retain(|name, _| !arrived.names.contains(name));
-            let data = Some(encode(&mirror)?);
-            if self.jobs.update_in(&tx, &op, job, data).await?.repeated {
-                // These have arrived since then, and have signalled: the next run takes them.
-                return Ok(stored);
-            }
-            tx.clear(&arrived_key(&job.id));
-            Ok(mirror)
-        });
-        Box::pin(take).await
+            let is_old = |name: &String| !arrived.names.contains(name);
+            mirror.absent.retain(|name, _| is_old(name));
+            encode(&mirror)
+        };
+        decode(&self.inbox.take(job, merge).await?)
     }
 
     /// How a run ends. One that is to be a dead letter runs again if other refs have arrived meanwhile.
@@ -246,34 +234,26 @@ impl Mirrors {
             (Some(remote), Class::Lock) => Some(remote.lock_retry),
             (Some(_), Class::Rejected | Class::Missing) => None,
         };
-        let may_fail = |failures| move |retry: &Retry| retry.max.is_none_or(|max| failures <= max);
+        let before = mirror.failed.filter(|(before, _)| *before == class);
+        let before = before.map_or(0, |(_, failures)| failures);
         // After a dead letter, the count begins again.
-        let before = mirror.failed.filter(|(before, failures)| {
-            *before == class && retry.as_ref().is_none_or(may_fail(*failures))
-        });
-        let failures = before.map_or(0, |(_, failures)| failures) + 1;
-        let retry = retry.filter(may_fail(failures));
+        let failures = match retry {
+            Some(retry) if !retry.allows(before) => 1,
+            _ => before + 1,
+        };
+        let retry = retry.filter(|retry| retry.allows(failures));
         mirror.failed = Some((class, failures));
         if retry.is_none() && class == Class::Unknown {
             return ended(mirror, Finish::failed(reason));
         }
-        let failed = Finish::failed(reason.clone()).data(encode(&mirror)?);
-        if let Some(retry) = retry {
-            return Ok(Finish {
-                again_ms: Some(self.jobs.clock().now_ms() + millis(retry.delay)),
-                ..failed
-            });
-        }
-        let dead = Finish::dead(reason).data(encode(&mirror)?);
-        let (op, failed, dead) = (&self.jobs.op(), &failed, &dead);
-        let end = self.jobs.store().transact("git_end", |tx| async move {
-            // What has arrived has also signalled, so it runs again.
-            let nothing_arrived = arrived(&tx, &job.id).await?.is_empty();
-            let finish = if nothing_arrived { dead } else { failed };
-            let _ = self.jobs.finish_in(&tx, op, job, finish.clone()).await?;
-            Ok::<_, jobs::Error>(finish.clone())
-        });
-        Ok(Box::pin(end).await?)
+        let failed = Finish::failed(reason).data(encode(&mirror)?);
+        let Some(retry) = retry else {
+            return Ok(self.inbox.finish_dead(job, failed).await?);
+        };
+        Ok(Finish {
+            again_ms: Some(self.jobs.clock().now_ms() + millis(retry.delay)),
+            ..failed
+        })
     }
 
     /// All mirrors, each once, whatever happens meanwhile; idle ones only if asked for. One that cannot be read is left out.
@@ -288,14 +268,11 @@ impl Mirrors {
             let page = (self.jobs).list(&self.ty, &query, cursor.as_ref(), jobs::PAGE_JOBS_MAX);
             let page = page.await?;
             for job in page.jobs {
-                let (info, mirror) = (job.info, job.data.as_ref().and_then(decode));
+                let (info, mirror) = (job.info, job.data.and_then(|data| decode(&data).ok()));
                 let Some(mirror) = mirror.filter(|_| idle || info.state != State::Finished) else {
                     continue;
                 };
-                let (store, id) = (self.jobs.store(), &info.id);
-                let arrived =
-                    store.transact("git_arrived", |tx| async move { arrived(&tx, id).await });
-                let arrived = arrived.await?;
+                let arrived = arrived(self.inbox.get(&info.id).await?);
                 found.push(Listed {
                     mirror,
                     info,
@@ -368,20 +345,12 @@ fn pool(remote: &str) -> jobs::Result<LimitName> {
     LimitName::new(format!("remote|{}", bounded(remote)))
 }
 
-fn arrived_key(id: &JobId) -> Vec<u8> {
-    tuple::pack(&("git", "refs", id.as_bytes()))
-}
-
-/// The refs that have arrived since a job's last push began.
-async fn arrived(tx: &Transaction, id: &JobId) -> jobs::Result<Refs> {
-    let row = tx.get(&arrived_key(id)).await?;
+/// The refs in an inbox.
+fn arrived(row: Option<Bytes>) -> Refs {
     // Only a later version could have written something else; then all refs are safe.
-    let read = |row: Bytes| serde_json::from_slice(&row).unwrap_or_else(|_| Refs::all());
-    Ok(row.map_or_else(Refs::default, read))
-}
-
-pub(crate) fn decode(data: &Bytes) -> Option<Mirror> {
-    serde_json::from_slice(data).ok()
+    row.map_or_else(Refs::default, |row| {
+        decode(&row).unwrap_or_else(|_| Refs::all())
+    })
 }
 
 pub(crate) fn millis(duration: Duration) -> i64 {

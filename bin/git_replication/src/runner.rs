@@ -35,7 +35,7 @@ impl Runner {
     /// Pushes what is due. If the job is lost, or the node stops, this is dropped, which kills git.
     pub(crate) async fn run(self: Arc<Self>, task: Task<Mirror>) -> Result<Finish, Failure> {
         let config = Arc::clone(&self.config.borrow());
-        let mut mirror = self.mirrors.take(task.job(), &task.data).await?;
+        let mut mirror = self.mirrors.take(task.job()).await?;
         let began = Instant::now();
         // As the job has it: the node that started last may have changed the time-out of the type.
         let silence = task.job().timeout() / SILENCE;

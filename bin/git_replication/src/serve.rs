@@ -316,7 +316,6 @@ async fn push_all(repositories: PathBuf, mirrors: Mirrors, config: Arc<Config>) 
 
 #[cfg(test)]
 mod tests {
-    use jobs::{Clock, Entropy, Jobs};
     use store::FaultControl;
 
     use super::*;
@@ -328,11 +327,7 @@ mod tests {
         let mirrors = Mirrors::open("memory:").await.unwrap();
         mirrors.register(None).await.unwrap();
         let (store, faults) = mirrors.jobs.store().with_faults(store::Faults::default());
-        let faulty = Mirrors {
-            jobs: Jobs::new(store, Clock::system(), Entropy::from_os()),
-            ty: mirrors.ty.clone(),
-        };
-        (faulty, faults, mirrors)
+        (Mirrors::new(store).unwrap(), faults, mirrors)
     }
 
     const TEXT: &str = "[gerrit]\nautoReload = true\n[remote \"a\"]\nurl = /m/${name}\n";

@@ -158,11 +158,11 @@ fn outcome(info: Option<JobInfo>, before: u32) -> Option<Result<String, String>>
 
 #[cfg(test)]
 mod tests {
-    use jobs::{Finish, Holder};
+    use jobs::{Finish, Holder, decode};
 
     use super::*;
     use crate::config::tests::read;
-    use crate::mirrors::decode;
+    use crate::mirrors::Mirror;
     use crate::push::{self, Class};
 
     #[tokio::test]
@@ -196,7 +196,7 @@ mod tests {
             assert_eq!(outcome(Some(info().await), before), None);
             let accepted = jobs.accept(&mirrors.ty, &holder, 1).await.unwrap().jobs;
             assert_eq!(outcome(Some(info().await), before), None);
-            let mut mirror = decode(&accepted[0].data).unwrap();
+            let mut mirror: Mirror = decode(&accepted[0].data).unwrap();
             mirror.failed = given_up.then_some((Class::Unknown, 10));
             let remote = config.remote("a");
             let finish = mirrors.end(&accepted[0].job, mirror, end, remote).await;

@@ -53,6 +53,7 @@ pub use operations::check::Check;
 pub use operations::claim::{Accepted, Claim, Claimed};
 pub use operations::counts::{Backlog, Counts};
 pub use operations::create::{Add, Added, Retention};
+pub use operations::inbox::Inbox;
 pub use operations::info::JobInfo;
 pub use operations::limits::LimitUse;
 pub use operations::list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
@@ -66,7 +67,7 @@ pub use services::notifier::{Notifier, NotifierHandle};
 pub use services::options::Options;
 pub use services::subscription::{Notice, Subscription};
 pub use services::type_watcher::{TypeMap, TypeWatcher, Types};
-pub use services::worker::{Failure, Retry, Task, Worker, WorkerOptions, encode};
+pub use services::worker::{Failure, Retry, Task, Worker, WorkerOptions, decode, encode};
 #[doc(hidden)]
 pub use testing::planted::{Bug, Planted};
 

@@ -10,6 +10,7 @@ pub(crate) mod deleted;
 pub(crate) mod division;
 pub(crate) mod effects;
 pub(crate) mod heartbeats;
+pub(crate) mod inbox;
 pub(crate) mod info;
 pub(crate) mod leases;
 pub(crate) mod limits;

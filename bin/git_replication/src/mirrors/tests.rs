@@ -17,7 +17,7 @@ async fn a_target_that_no_configuration_has_is_dropped_in_the_end() {
     let holder = Holder::new("node").unwrap();
     let accepted = mirrors.jobs.accept(&mirrors.ty, &holder, 1).await.unwrap();
     let accepted = &accepted.jobs[0];
-    let mut mirror = decode(&accepted.data).unwrap();
+    let mut mirror: Mirror = decode(&accepted.data).unwrap();
     for failures in 1..=11 {
         mirror.refs = refs.clone();
         let outcome = Outcome::failed(Class::Unknown, "unknown", &refs);
@@ -45,8 +45,7 @@ async fn events_after_a_dead_letter_get_all_retries() {
             mirrors.notify(&targets, &refs, When::Now).await.unwrap();
             let accepted = mirrors.jobs.accept(&mirrors.ty, &holder, 1).await.unwrap();
             let accepted = &accepted.jobs[0];
-            let data = decode(&accepted.data).unwrap();
-            let mirror = mirrors.take(&accepted.job, &data).await.unwrap();
+            let mirror = mirrors.take(&accepted.job).await.unwrap();
             let outcome = Outcome::failed(Class::Offline, "down", &refs);
             let remote = config.remote("a");
             let end = mirrors.end(&accepted.job, mirror, outcome, remote).await;
@@ -70,14 +69,10 @@ async fn refs_that_arrive_while_a_take_is_repeated_stay() {
     let accepted = mirrors.jobs.accept(&mirrors.ty, &holder, 1).await.unwrap();
     let accepted = &accepted.jobs[0];
     let (store, faults) = mirrors.jobs.store().with_faults(store::Faults::default());
-    let unsure = Mirrors {
-        jobs: Jobs::new(store, Clock::system(), Entropy::from_os()),
-        ty: mirrors.ty.clone(),
-    };
+    let unsure = Mirrors::new(store).unwrap();
     faults.set_next_commit(store::CommitFate::UnknownApplied);
     let listed = async || mirrors.list(true).await.unwrap().remove(0);
-    let data = decode(&accepted.data).unwrap();
-    let (taken, ()) = tokio::join!(unsure.take(&accepted.job, &data), async {
+    let (taken, ()) = tokio::join!(unsure.take(&accepted.job), async {
         while !listed().await.arrived.is_empty() {
             tokio::task::yield_now().await;
         }
@@ -103,8 +98,7 @@ async fn an_event_for_an_absent_ref_makes_its_deletion_wait_again() {
         mirrors.notify(&targets, &refs, When::Now).await.unwrap();
         let accepted = mirrors.jobs.accept(&mirrors.ty, &holder, 1).await.unwrap();
         let accepted = accepted.jobs.into_iter().next().unwrap();
-        let data = decode(&accepted.data).unwrap();
-        let mirror = mirrors.take(&accepted.job, &data).await.unwrap();
+        let mirror = mirrors.take(&accepted.job).await.unwrap();
         (accepted.job, mirror)
     };
     let (job, mut mirror) = taken(Refs::of(names)).await;

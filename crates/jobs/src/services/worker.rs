@@ -154,6 +154,12 @@ pub fn encode<T: Serialize>(data: &T) -> Result<Bytes> {
         .map_err(|_| Error::Invalid("the data of a job cannot be written as JSON"))
 }
 
+/// Decodes data of a job of workers.
+pub fn decode<T: DeserializeOwned>(data: &[u8]) -> Result<T> {
+    serde_json::from_slice(data)
+        .map_err(|_| Error::Invalid("the data of a job cannot be read as JSON"))
+}
+
 /// One per process and type.
 #[derive(Debug)]
 pub struct Worker {
