@@ -1,22 +1,19 @@
 //! The node's HTTP: events in, the queue out.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use listen::{Bodies, BodyError, FromPage, not_from_a_page};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 use sha2::Sha256;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::timeout;
+use tokio::sync::watch;
 
 use crate::config::{Config, Target};
 use crate::event;
@@ -38,6 +35,11 @@ pub(crate) fn limits() -> listen::Options {
     }
 }
 
+/// Limits on bodies.
+pub(crate) fn bodies() -> Bodies {
+    Bodies::new(BODY_BYTES_MAX, 2 * BODY_BYTES_MAX, Duration::from_secs(30))
+}
+
 /// What requests need.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
@@ -47,22 +49,6 @@ pub(crate) struct Http {
     pub(crate) secret: Option<Arc<str>>,
     pub(crate) bodies: Bodies,
     pub(crate) metrics: PrometheusHandle,
-}
-
-/// Reads bodies, and bounds what they take in memory.
-#[derive(Debug, Clone)]
-pub(crate) struct Bodies {
-    room: Arc<Semaphore>,
-    time: Duration,
-}
-
-impl Default for Bodies {
-    fn default() -> Self {
-        Self {
-            room: Arc::new(Semaphore::new(2 * BODY_BYTES_MAX)),
-            time: Duration::from_secs(30),
-        }
-    }
 }
 
 /// What proves that a request may be answered.
@@ -86,7 +72,7 @@ impl Http {
     fn proof(&self, headers: &HeaderMap, advice: &str) -> Result<Proof, Refusal> {
         match &self.secret {
             Some(secret) => proof(secret, headers).ok_or_else(|| unauthorized(advice)),
-            None => not_from_a_page(headers).map(|()| Proof::Given),
+            None => Ok(not_from_a_page(headers).map(|()| Proof::Given)?),
         }
     }
 
@@ -118,58 +104,6 @@ fn proof(secret: &str, headers: &HeaderMap) -> Option<Proof> {
     is_whole.then(|| Proof::Signature(signature.to_ascii_lowercase()))
 }
 
-/// Without a secret, only programs on this host are answered: a browser sends `Origin` for a page that sends events, and a
-/// page whose name leads to this host has another `Host`.
-fn not_from_a_page(headers: &HeaderMap) -> Result<(), Refusal> {
-    let host = headers.get(HOST).map(|host| host.to_str().unwrap_or("?"));
-    let reason = if headers.contains_key(ORIGIN) {
-        "a node without a secret answers no requests with Origin, which web pages send".to_owned()
-    } else if let Some(host) = host.filter(|host| !is_own(host)) {
-        format!(
-            "a node without a secret answers on loopback addresses and its own name only, not as {host}"
-        )
-    } else {
-        return Ok(());
-    };
-    let reason = reason + "; set --secret-file, and send the secret";
-    Err(Refusal(StatusCode::FORBIDDEN, "forbidden", reason))
-}
-
-/// Whether a `Host` is of this host, with or without a port.
-fn is_own(host: &str) -> bool {
-    let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
-    let is_port = port.bytes().all(|c| c.is_ascii_digit());
-    let name = if is_port { name } else { host };
-    let address = name.trim_start_matches('[').trim_end_matches(']');
-    let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
-    let system = rustix::system::uname();
-    name.eq_ignore_ascii_case("localhost")
-        || address.parse().is_ok_and(is_loopback)
-        || name.eq_ignore_ascii_case(&system.nodename().to_string_lossy())
-}
-
-impl Bodies {
-    /// The body, and the room that it takes.
-    async fn read(&self, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), Refusal> {
-        let size = axum::body::HttpBody::size_hint(&body);
-        let bytes = size.upper().map_or(Ok(BODY_BYTES_MAX), usize::try_from);
-        let bytes = bytes.ok().filter(|bytes| *bytes <= BODY_BYTES_MAX);
-        let large = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-        let room = bytes.and_then(|bytes| u32::try_from(bytes).ok());
-        let room = room.ok_or_else(|| refuse(StatusCode::PAYLOAD_TOO_LARGE, "too_large", large))?;
-        let room = Arc::clone(&self.room).try_acquire_many_owned(room);
-        let full = "other requests take all memory for bodies; repeat the request";
-        let room =
-            room.map_err(|_| refuse(StatusCode::SERVICE_UNAVAILABLE, "unavailable", full))?;
-        let slow = format!("the body took longer than {} s", self.time.as_secs());
-        let read = timeout(self.time, to_bytes(body, BODY_BYTES_MAX)).await;
-        let read = read.map_err(|_| refuse(StatusCode::REQUEST_TIMEOUT, "timeout", slow))?;
-        let bad = format!("the body ended early, or has more than {BODY_BYTES_MAX} bytes");
-        let bytes = read.map_err(|_| refuse(StatusCode::BAD_REQUEST, "bad_request", bad))?;
-        Ok((bytes, room))
-    }
-}
-
 /// Both sides are hashed, so that comparing them takes as long whatever they have in common.
 fn is_same(secret: &str, a: &str, b: &str) -> bool {
     tag(secret, a.as_bytes()) == tag(secret, b.as_bytes())
@@ -190,6 +124,26 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Self(status, error, reason) = self;
         (status, Json(json!({"error": error, "reason": reason}))).into_response()
+    }
+}
+
+impl From<FromPage> for Refusal {
+    fn from(error: FromPage) -> Self {
+        let reason =
+            format!("a node without a secret {error}; set --secret-file, and send the secret");
+        refuse(StatusCode::FORBIDDEN, "forbidden", reason)
+    }
+}
+
+impl From<BodyError> for Refusal {
+    fn from(error: BodyError) -> Self {
+        let name = match error {
+            BodyError::TooLarge { .. } => "too_large",
+            BodyError::NoMemory => "unavailable",
+            BodyError::TooSlow(_) => "timeout",
+            BodyError::Broken { .. } => "bad_request",
+        };
+        refuse(error.status(), name, error.to_string())
     }
 }
 
@@ -316,7 +270,7 @@ mod tests {
     /// None of these requests has all of its body.
     #[tokio::test]
     async fn what_can_be_refused_by_its_head_is() {
-        let address = start(limits(), Bodies::default()).await;
+        let address = start(limits(), bodies()).await;
         let bearer = format!("authorization: Bearer {SECRET}\r\n");
         for (headers, status) in [
             ("content-length: 9\r\n", "401"),
@@ -340,10 +294,7 @@ mod tests {
             head_timeout: SHORT,
             ..limits()
         };
-        let bodies = Bodies {
-            time: SHORT,
-            ..Bodies::default()
-        };
+        let bodies = Bodies::new(BODY_BYTES_MAX, BODY_BYTES_MAX, SHORT);
         let address = start(limits, bodies).await;
         assert_eq!(talk(address, "").await, "");
         let half = talk(address, "GET /_up HTTP/1.1\r\nhost:").await;
@@ -360,8 +311,7 @@ mod tests {
     /// A page that is open in a browser on this host could send events, or read the queue under a name that it changes.
     #[tokio::test]
     async fn without_a_secret_no_web_page_is_answered() {
-        let bodies = Bodies::default();
-        let address = start_with(limits(), bodies.clone(), None).await;
+        let address = start_with(limits(), bodies(), None).await;
         let own = rustix::system::uname();
         let own = own.nodename().to_str().unwrap();
         for (request, headers, status) in [
@@ -400,24 +350,11 @@ mod tests {
             );
             assert_eq!(answer.contains("set --secret-file"), status == "403");
         }
-        let address = start(limits(), bodies).await;
+        let address = start(limits(), bodies()).await;
         let headers = format!(
             "authorization: Bearer {SECRET}\r\norigin: http://a\r\nconnection: close\r\ncontent-length: 2\r\n"
         );
         let answer = talk(address, &post(&headers, "{}")).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    }
-
-    #[tokio::test]
-    async fn bodies_share_their_room() {
-        let bodies = Bodies {
-            room: Arc::new(Semaphore::new(4)),
-            ..Bodies::default()
-        };
-        let (_, room) = bodies.read(Body::from("abc")).await.unwrap();
-        let refused = bodies.read(Body::from("de")).await.unwrap_err();
-        assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
-        drop(room);
-        assert_eq!(bodies.read(Body::from("de")).await.unwrap().0, "de");
     }
 }

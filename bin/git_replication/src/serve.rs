@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::cli::{Shared, println, reload};
 use crate::config::{Config, Contents, Refused, Target};
-use crate::http::{self, Bodies, Http};
+use crate::http::{self, Http};
 use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors};
 use crate::project;
 use crate::refs::Refs;
@@ -96,7 +96,7 @@ impl Command {
             mirrors: mirrors.clone(),
             config: config.clone(),
             secret,
-            bodies: Bodies::default(),
+            bodies: http::bodies(),
         };
         let (limits, router, drain) = (http::limits(), http.router(), drained.clone());
         tasks.spawn(listen::serve(listener, None, limits, router, drain));

@@ -1,13 +1,16 @@
-//! Serves HTTP/1 and HTTP/2, with or without TLS, and shuts down gracefully. Every connection is bounded in the time for a
-//! head and between requests, in the size of heads, and in number. A slow client costs one file descriptor for a while, and
-//! loses it when another client needs one.
+//! Serves HTTP/1 and HTTP/2 to clients that may be hostile, with or without TLS, and shuts down gracefully. Every
+//! connection is bounded in the time for a head and between requests, in the size of heads, and in number. A slow client
+//! costs one file descriptor for a while, and loses it when another client needs one.
 //!
-//! It knows nothing of what is served: an [`Answer`] responds to requests, such as an [`axum::Router`].
+//! It knows nothing of what is served: an [`Answer`] responds to requests, such as an [`axum::Router`]. [`Bodies`] reads
+//! bodies that are needed as a whole. [`not_from_a_page`] is for services without authentication.
 //!
 //! Start reading at [`serve`], then `idle.rs` and `targets.rs`.
 
+mod bodies;
 mod idle;
 mod linger;
+mod pages;
 mod targets;
 mod timeouts;
 
@@ -29,6 +32,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
+
+pub use bodies::{Bodies, BodyError};
+pub use pages::{FromPage, not_from_a_page};
 
 use idle::{Slot, Slots};
 use linger::{Linger, Unread};
