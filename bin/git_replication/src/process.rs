@@ -35,17 +35,18 @@ pub(crate) fn without_repository(command: &mut Command) -> &mut Command {
 }
 
 /// Starts git.
-#[derive(Debug, Clone)]
-pub(crate) struct Git {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Git<'a> {
+    /// Where it runs.
+    pub(crate) repository: Option<&'a Path>,
     /// How long a node may hang before the guard ends the push.
     pub(crate) silence: Duration,
 }
 
-impl Git {
+impl Git<'_> {
     /// Runs git, and kills it after `idle` without output.
     pub(crate) async fn run(
         &self,
-        repository: Option<&Path>,
         arguments: &[&str],
         wanted: impl FnMut(&str) -> bool,
         idle: Option<Duration>,
@@ -56,7 +57,7 @@ impl Git {
         command
             .args(["-c", "safe.bareRepository=all"])
             .args(arguments);
-        if let Some(repository) = repository {
+        if let Some(repository) = self.repository {
             // Not `GIT_DIR`: with that, git does not check who owns the repository, whose configuration may run commands.
             command.current_dir(repository);
             command.envs((repository.parent()).map(|above| ("GIT_CEILING_DIRECTORIES", above)));

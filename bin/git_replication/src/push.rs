@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
 
 use child::Ended;
 use serde::{Deserialize, Serialize};
@@ -54,8 +53,8 @@ impl Outcome {
 
 /// Refs of a repository that go to a target.
 pub(crate) struct Push<'a> {
-    pub(crate) git: &'a Git,
-    pub(crate) repository: &'a Path,
+    /// In the repository.
+    pub(crate) git: Git<'a>,
     pub(crate) target: &'a Target<'a>,
     pub(crate) refs: &'a Refs,
     /// Refs that were not found, and since when.
@@ -113,14 +112,10 @@ impl Push<'_> {
         words.extend((self.refs.all && self.target.remote.mirror).then_some("--prune"));
         words.extend(["--", &self.target.url]);
         words.extend(specs.iter().map(String::as_str));
-        let (is_refused, timeout) = (
-            |line: &str| line.starts_with('!'),
-            self.target.remote.timeout,
-        );
-        let ended = self
-            .git
-            .run(Some(self.repository), &words, is_refused, timeout);
-        Ok(judge(&ended.await?, self.target, self.refs, deletions))
+        let timeout = self.target.remote.timeout;
+        let is_refused = |line: &str| line.starts_with('!');
+        let ended = self.git.run(&words, is_refused, timeout).await?;
+        Ok(judge(&ended, self.target, self.refs, deletions))
     }
 
     /// The names of the refs of the repository that are `wanted`: of all, or of those with the given names.
@@ -131,10 +126,7 @@ impl Push<'_> {
     ) -> io::Result<BTreeSet<String>> {
         let mut words = vec!["for-each-ref", "--format=%(refname)", "--"];
         words.extend(names.iter().map(String::as_str));
-        let listed = self
-            .git
-            .run(Some(self.repository), &words, wanted, None)
-            .await?;
+        let listed = self.git.run(&words, wanted, None).await?;
         // Damaged refs are not listed, and a mirror must not take them for deleted ones.
         let is_damaged = listed.messages.contains("ignoring broken ref");
         if !listed.success || (is_damaged && self.target.remote.mirror) {
@@ -235,9 +227,7 @@ impl Push<'_> {
     async fn create(&self) -> io::Result<Option<String>> {
         let (git, target) = (self.git, self.target);
         let head = ["symbolic-ref", "--quiet", "--short", "HEAD"];
-        let head = git
-            .run(Some(self.repository), &head, |_| true, None)
-            .await?;
+        let head = git.run(&head, |_| true, None).await?;
         // It is also a word for the shell of an ssh server.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
         let branch = head.lines.first();
@@ -252,7 +242,11 @@ impl Push<'_> {
                 return Err(io::Error::other(reason));
             }
             init.extend(["--", path]);
-            let ended = git.run(None, &init, |_| false, None).await?;
+            let elsewhere = Git {
+                repository: None,
+                ..git
+            };
+            let ended = elsewhere.run(&init, |_| false, None).await?;
             return Ok((!ended.success).then_some(ended.messages));
         }
         if !target.place.starts_with("ssh://") {
@@ -269,10 +263,8 @@ impl Push<'_> {
         };
         let words = ["ls-remote", &command, "--", &target.url];
         // In the repository, as a push: its configuration may change the URL, or have the credentials.
-        let repository = Some(self.repository);
-        git.run(repository, &words, |_| false, target.remote.timeout)
-            .await?;
-        Ok(None)
+        let asked = git.run(&words, |_| false, target.remote.timeout);
+        asked.await.map(|_| None)
     }
 }
 
@@ -364,13 +356,10 @@ impl<'a> Refusal<'a> {
 
 /// What git says about a repository of another user.
 fn dubious(messages: &str) -> Option<&str> {
-    let line = messages
-        .lines()
-        .find(|line| line.contains("detected dubious ownership in repository at "))?;
-    Some(
-        line.trim_start_matches("remote: ")
-            .trim_start_matches("fatal: "),
-    )
+    let mut lines = messages.lines();
+    let line = lines.find(|line| line.contains("detected dubious ownership in repository at "))?;
+    let line = line.trim_start_matches("remote: ");
+    Some(line.trim_start_matches("fatal: "))
 }
 
 /// The class of a failure before any ref was looked at, and the line that tells most.

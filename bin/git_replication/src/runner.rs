@@ -91,8 +91,10 @@ impl Runner {
             return Ok(Outcome::Done(None));
         }
         let mut push = Push {
-            git: &Git { silence },
-            repository: &repository,
+            git: Git {
+                repository: Some(&repository),
+                silence,
+            },
             target: &target,
             refs: &mirror.refs,
             absent,

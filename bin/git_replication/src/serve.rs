@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use jobs::{Holder, Maintenance, Options, Retry, Worker, WorkerOptions};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -74,7 +74,7 @@ pub(crate) struct Command {
 impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         // Otherwise, one that comes during the start kills the node.
-        let hangup = signal(SignalKind::hangup()).context("cannot wait for signals")?;
+        let hangup = on(SignalKind::hangup())?;
         let (read, config) = self.shared.config()?;
         let secret = self.secret()?;
         let holder = Holder::new(&self.node_name());
@@ -82,7 +82,7 @@ impl Command {
         let repositories = self.root()?;
         Self::warn_of_ignored(&config);
         // Before anyone can know that the node runs: a signal that comes earlier kills it.
-        let mut stops = Stops::new().context("cannot wait for signals")?;
+        let mut stops = [on(SignalKind::terminate())?, on(SignalKind::interrupt())?];
         let listener = TcpListener::bind(self.listen).await;
         let listener = listener
             .with_context(|| format!("cannot listen on {}; check --listen", self.listen))?;
@@ -132,13 +132,13 @@ impl Command {
         });
         // Where the port is 0, this is how to find it.
         println(&format!("davenport-git listens on http://{address}"));
-        stops.told().await;
+        told(&mut stops).await;
         tracing::info!("stopping; pushes may take {} s to end", self.drain_sec);
         stop.cancel();
         tasks.close();
         tokio::select! {
             () = tasks.wait() => {}
-            () = stops.told() => {
+            () = told(&mut stops) => {
                 halt.cancel();
                 tasks.wait().await;
             }
@@ -171,23 +171,17 @@ impl Command {
 
     fn secret(&self) -> anyhow::Result<Option<Arc<str>>> {
         let Some(file) = &self.secret_file else {
-            if !self.listen.ip().is_loopback() {
-                let listen = self.listen;
-                let reason = format!("{listen} would accept events from anyone; set --secret-file");
-                return Err(Refused::argument(reason).into());
-            }
+            let listen = self.listen;
+            let reason = format!("{listen} would accept events from anyone; set --secret-file");
+            ensure!(listen.ip().is_loopback(), Refused::argument(reason));
             return Ok(None);
         };
         let secret = std::fs::read_to_string(file);
         let secret = secret.with_context(|| format!("cannot read {}", file.display()))?;
         let secret = secret.trim();
-        if secret.len() < 16 {
-            let reason = format!(
-                "the secret in {} is shorter than 16 bytes; make one with `openssl rand -hex 32`",
-                file.display()
-            );
-            return Err(Refused::argument(reason).into());
-        }
+        let short = format!("the secret in {} is shorter than 16 bytes", file.display());
+        let reason = short + "; make one with `openssl rand -hex 32`";
+        ensure!(secret.len() >= 16, Refused::argument(reason));
         Ok(Some(secret.into()))
     }
 
@@ -213,21 +207,15 @@ impl Command {
     }
 }
 
-/// Signals that stop a node.
-struct Stops(Signal, Signal);
+fn on(kind: SignalKind) -> anyhow::Result<Signal> {
+    signal(kind).context("cannot wait for signals")
+}
 
-impl Stops {
-    fn new() -> std::io::Result<Self> {
-        let [terminate, interrupt] = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
-        Ok(Self(terminate?, interrupt?))
-    }
-
-    async fn told(&mut self) {
-        let Self(terminate, interrupt) = self;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+/// Waits for a signal to stop.
+async fn told([terminate, interrupt]: &mut [Signal; 2]) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
 }
 
