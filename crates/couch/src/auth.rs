@@ -3,6 +3,7 @@
 //! Sessions and tokens are shared by all endpoints of a node that have the same origin, user and
 //! password (or key): ten thousand jobs against one server log in once.
 
+mod renewal;
 mod session;
 mod token;
 

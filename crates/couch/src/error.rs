@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use url::Url;
 
@@ -9,7 +10,7 @@ use crate::egress::blocked::Blocked;
 
 /// A failed exchange with a server. Nothing here holds credentials: addresses are shown without
 /// userinfo and query, and known secrets are redacted in the texts that servers send.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// 401, after the session or token was renewed: report, don't repeat.
     #[error("unauthorized: {0}")]
@@ -188,7 +189,7 @@ impl fmt::Display for Answer {
 }
 
 /// Why a request got no usable response.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
     /// 408 or 5xx.
     #[error("{0}")]
@@ -208,14 +209,14 @@ pub enum Failure {
         host: String,
     },
     #[error("no connection: {0}")]
-    Connect(#[source] io::Error),
+    Connect(#[source] Arc<io::Error>),
     /// TLS failed; the tag says how (`unknown_ca`, `hostname_mismatch`, `certificate_expired`,
     /// `tls_alert`, …).
     #[error("{tag}: {source}")]
     Tls {
         /// The kind of failure.
         tag: &'static str,
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// The proxy refused the connection.
     #[error("proxy: {0}")]
@@ -233,6 +234,17 @@ pub enum Failure {
     /// The response is invalid.
     #[error("{0}")]
     BadAnswer(String),
+}
+
+impl Failure {
+    pub(crate) fn connect(error: io::Error) -> Self {
+        Self::Connect(Arc::new(error))
+    }
+
+    pub(crate) fn tls(tag: &'static str, source: io::Error) -> Self {
+        let source = Arc::new(source);
+        Self::Tls { tag, source }
+    }
 }
 
 /// The most characters shown of a server's text.

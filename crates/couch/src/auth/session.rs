@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use url::{Url, form_urlencoded};
 
+use super::renewal::{EARLY_PAUSE, LastFailure, renewed_early};
 use super::{AuthSettings, Verdict};
 use crate::error::{Error, Request};
 use crate::login::{Form, submit};
@@ -44,6 +45,7 @@ struct State {
     needs_basic: bool,
     /// Whether the server lacks sessions.
     unsupported: bool,
+    failure: LastFailure,
 }
 
 /// The URL of `_session` for an endpoint: at the root of its host, without a query.
@@ -74,20 +76,25 @@ impl Session {
     /// Logs in, unless that was done already. `false`: the server has no sessions, and Basic
     /// credentials are the way.
     pub(crate) async fn open(&self) -> Result<bool, Error> {
+        let began = Instant::now();
         let mut state = self.state.lock().await;
         if state.cookie.is_none() && !state.unsupported {
-            self.renew(&mut state).await?;
+            self.renew(&mut state, began).await?;
         }
         Ok(!state.unsupported)
     }
 
-    /// The `Cookie` header and its epoch.
+    /// The `Cookie` header and its epoch. A cookie that cannot be renewed is used until it is refused.
     pub(super) async fn cookie(&self) -> Result<(HeaderValue, u64), Error> {
+        let began = Instant::now();
         let mut state = self.state.lock().await;
         if state.renew_at.is_some_and(|at| at <= Instant::now()) {
-            state.renew_at = None;
-            self.renew(&mut state).await?;
-            state.is_refused = false;
+            if state.is_refused {
+                self.renew(&mut state, began).await?;
+                state.is_refused = false;
+            } else if !renewed_early(&self.url, self.renew(&mut state, began)).await {
+                state.renew_at = Some(Instant::now() + EARLY_PAUSE);
+            }
         }
         match &state.cookie {
             Some(cookie) => Ok((cookie.clone(), state.epoch)),
@@ -120,7 +127,17 @@ impl Session {
         self.state.lock().await.refuse(epoch, now, &self.settings)
     }
 
-    async fn renew(&self, state: &mut State) -> Result<(), Error> {
+    /// Logs in again, unless that has failed since `began`.
+    async fn renew(&self, state: &mut State, began: Instant) -> Result<(), Error> {
+        state.failure.since(began)?;
+        let renewed = self.log_in(state).await;
+        if let Err(error) = &renewed {
+            state.failure.set(error);
+        }
+        renewed
+    }
+
+    async fn log_in(&self, state: &mut State) -> Result<(), Error> {
         let body = form_urlencoded::Serializer::new(String::new())
             .append_pair("name", &self.basic.username)
             .append_pair("password", self.basic.password.expose())
@@ -141,11 +158,14 @@ impl Session {
                         let reason = "200 without an AuthSession cookie".to_owned();
                         return Err(self.error("session_unexpected_result", reason));
                     };
+                    // If it is the same one, it is not renewed again until it is refused.
+                    state.renew_at = None;
                     state.update(&cookie, max_age, Instant::now(), &self.settings);
                     return Ok(());
                 }
                 StatusCode::NOT_FOUND => {
                     state.unsupported = true;
+                    state.renew_at = None;
                     return Ok(());
                 }
                 StatusCode::UNAUTHORIZED

@@ -142,7 +142,7 @@ impl tower::Service<Uri> for Connector {
         let (timeout, connecting) = (self.timeout, self.clone().connect(uri));
         Box::pin(async move {
             let connected = tokio::time::timeout(timeout, connecting).await;
-            let timed_out = || Failure::Connect(io::ErrorKind::TimedOut.into()).into();
+            let timed_out = || Failure::connect(io::ErrorKind::TimedOut.into()).into();
             connected
                 .unwrap_or_else(|_| Err(timed_out()))
                 .map_err(|trouble| ConnectError(Mutex::new(Some(trouble))))

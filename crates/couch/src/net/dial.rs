@@ -127,8 +127,8 @@ impl Dialer {
     ) -> Result<Box<dyn Io>, Trouble> {
         let found = self.resolve(host, port, reach).await?;
         let stream: Box<dyn Io> = match &self.transport {
-            Transport::Tcp => Box::new(tcp(found).await.map_err(Failure::Connect)?),
-            Transport::Custom(connect) => connect(found[0]).await.map_err(Failure::Connect)?,
+            Transport::Tcp => Box::new(tcp(found).await.map_err(Failure::connect)?),
+            Transport::Custom(connect) => connect(found[0]).await.map_err(Failure::connect)?,
         };
         metrics::connection_created();
         Ok(stream)

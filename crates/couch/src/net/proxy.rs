@@ -32,10 +32,10 @@ pub(super) async fn tunnel(
     stream
         .write_all(head.as_bytes())
         .await
-        .map_err(Failure::Connect)?;
-    stream.flush().await.map_err(Failure::Connect)?;
+        .map_err(Failure::connect)?;
+    stream.flush().await.map_err(Failure::connect)?;
 
-    let status = read_status(&mut stream).await.map_err(Failure::Connect)?;
+    let status = read_status(&mut stream).await.map_err(Failure::connect)?;
     match status.as_deref() {
         Some([b'2', ..]) => Ok(stream),
         Some(b"407") => Err(Trouble::Final(Failure::Proxy(format!("407 from {proxy}")))),

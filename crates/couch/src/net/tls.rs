@@ -166,8 +166,7 @@ async fn shake_hands(
     .await;
     let silent = |_| {
         let source = io::Error::new(io::ErrorKind::TimedOut, "no response to a TLS handshake");
-        let tag = "no_tls";
-        Trouble::Final(Failure::Tls { tag, source })
+        Trouble::Final(Failure::tls("no_tls", source))
     };
     shaken.map_err(silent)?.map_err(classify)
 }
@@ -182,9 +181,9 @@ fn classify(source: io::Error) -> Trouble {
         Some(rustls::Error::InvalidMessage(_)) => ("no_tls", true),
         Some(rustls::Error::AlertReceived(_)) => ("tls_alert", false),
         Some(_) => ("tls_error", false),
-        None => return Failure::Connect(source).into(),
+        None => return Failure::connect(source).into(),
     };
-    let failure = Failure::Tls { tag, source };
+    let failure = Failure::tls(tag, source);
     if lasting {
         Trouble::Final(failure)
     } else {

@@ -1,9 +1,11 @@
 //! Sessions and tokens.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use couch::{Database, Error, Network};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::fake::{Fake, Seen, Step, answer, endpoint, impatient, json, network, network_with};
 
@@ -241,6 +243,78 @@ async fn logins_that_fail() {
         assert_eq!(tag(&error), expected);
         assert!(!format!("{error} {error:?}").contains("p&:ä"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_failed_login_is_shared_by_all_that_wait_for_it() {
+    let refused = json(401, r#"{"error":"unauthorized","reason":"wrong"}"#);
+    let fake = Fake::answering(&[("/_session", refused)]).await;
+    let network = sessions();
+    let failing = async || open(&network, &fake, basic()).await.err().unwrap();
+    let (first, second, third) = tokio::join!(failing(), failing(), failing());
+    assert_eq!(logins(&fake).len(), 1);
+    for error in [&first, &second, &third] {
+        assert_eq!(tag(error), "session_request_unauthorized");
+        assert_eq!(error.to_string(), first.to_string());
+    }
+    failing().await;
+    assert_eq!(logins(&fake).len(), 2, "a later one tries again");
+}
+
+#[tokio::test]
+async fn a_login_that_is_given_up_has_not_failed() {
+    let (asked, count) = (Arc::new(Notify::new()), AtomicUsize::new(0));
+    let asking = Arc::clone(&asked);
+    let fake = Fake::new(move |_| {
+        asking.notify_one();
+        let login = answer(200, &[("Set-Cookie", "AuthSession=c")], b"{}");
+        vec![match count.fetch_add(1, Ordering::SeqCst) {
+            0 => Step::Stall,
+            _ => Step::Send(login),
+        }]
+    })
+    .await;
+    let network = sessions();
+    let mut first = Box::pin(open(&network, &fake, basic()));
+    let second = open(&network, &fake, basic());
+    let given_up = async {
+        tokio::select! {
+            _ = &mut first => panic!("the server does not answer"),
+            () = asked.notified() => drop(first),
+        }
+    };
+    let ((), second) = tokio::join!(given_up, second);
+    second.unwrap();
+    assert_eq!(logins(&fake).len(), 2);
+}
+
+/// A server whose first login is to be renewed at once; `takes` says whether it takes that cookie.
+async fn with_one_login(takes: &Arc<AtomicBool>) -> Fake {
+    let (takes, count) = (Arc::clone(takes), AtomicUsize::new(0));
+    Fake::new(move |seen| {
+        let login = answer(200, &[("Set-Cookie", "AuthSession=c; Max-Age=0")], b"{}");
+        let is_first = || count.fetch_add(1, Ordering::SeqCst) == 0;
+        vec![Step::Send(match seen.path() {
+            "/_session" if is_first() => login,
+            "/_session" => json(403, "{}"),
+            _ if takes.load(Ordering::SeqCst) => json(200, INFO),
+            _ => json(401, "{}"),
+        })]
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_renewed_is_used_until_it_is_refused() {
+    let takes = Arc::new(AtomicBool::new(true));
+    let fake = with_one_login(&takes).await;
+    let db = open(&sessions(), &fake, basic()).await.unwrap();
+    db.info().await.unwrap();
+    db.info().await.unwrap();
+    assert_eq!(logins(&fake).len(), 2, "not asked at each request");
+    takes.store(false, Ordering::SeqCst);
+    let error = db.info().await.unwrap_err();
+    assert_eq!(tag(&error), "session_request_forbidden");
 }
 
 /// A token server and a database behind tokens `t1`, `t2`, ….
