@@ -10,6 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
+use super::renewal::{EARLY_PAUSE, LastFailure, renewed_early};
 use super::{AuthSettings, Verdict, YOUNG};
 use crate::endpoint::{AuthMethod, ClientCredentials, IamKey};
 use crate::error::{Error, Request};
@@ -51,12 +52,14 @@ struct State {
     token: Option<Token>,
     /// Whether the server wants client and secret in the body instead of the header.
     in_body: bool,
+    failure: LastFailure,
 }
 
 struct Token {
     header: HeaderValue,
     fetched: Instant,
     renew_at: Instant,
+    expires_at: Instant,
 }
 
 #[derive(Deserialize)]
@@ -74,18 +77,43 @@ impl TokenSource {
         }
     }
 
+    /// The `Authorization` header and its epoch. A token that cannot be renewed is used until it expires.
     pub(super) async fn token(&self) -> Result<(HeaderValue, u64), Error> {
+        let began = Instant::now();
         let mut state = self.state.lock().await;
-        if let Some(token) = &state.token
-            && Instant::now() < token.renew_at
-        {
-            return Ok((token.header.clone(), state.epoch));
+        let now = Instant::now();
+        match &state.token {
+            Some(token) if now < token.renew_at => {}
+            Some(token) if now < token.expires_at => {
+                let is_renewed =
+                    renewed_early(self.grant.url(), self.renew(&mut state, began)).await;
+                if !is_renewed && let Some(token) = &mut state.token {
+                    token.renew_at = token.expires_at.min(Instant::now() + EARLY_PAUSE);
+                }
+            }
+            _ => self.renew(&mut state, began).await?,
         }
-        let answer = self.ask(&mut state).await?;
-        let token = self.read(&answer)?;
-        state.epoch += 1;
-        let header = state.token.insert(token).header.clone();
-        Ok((header, state.epoch))
+        match &state.token {
+            Some(token) => Ok((token.header.clone(), state.epoch)),
+            None => Err(self.error("token_unusable", "no token".to_owned())),
+        }
+    }
+
+    /// Fetches a token, unless that has failed since `began`.
+    async fn renew(&self, state: &mut State, began: Instant) -> Result<(), Error> {
+        state.failure.since(began)?;
+        let answer = self.ask(state).await;
+        match answer.and_then(|answer| self.read(&answer)) {
+            Ok(token) => {
+                state.epoch += 1;
+                state.token = Some(token);
+                Ok(())
+            }
+            Err(error) => {
+                state.failure.set(&error);
+                Err(error)
+            }
+        }
     }
 
     /// A request with the token of `epoch` was answered by 401.
@@ -157,6 +185,7 @@ impl TokenSource {
             header,
             fetched,
             renew_at: fetched + life.saturating_sub(RENEW_BEFORE).max(life / 2),
+            expires_at: fetched + life,
         })
     }
 

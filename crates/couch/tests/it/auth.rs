@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use couch::{Database, Error, Network};
 use serde_json::{Value, json};
@@ -430,6 +431,62 @@ async fn tokens_that_cannot_be_had() {
         assert_eq!(tag(&error), expected);
         assert!(!format!("{error} {error:?}").contains("k-secret"));
     }
+}
+
+fn asked_for_tokens(fake: &Fake) -> usize {
+    let seen = fake.seen();
+    seen.iter().filter(|seen| seen.path() == "/token").count()
+}
+
+#[tokio::test]
+async fn a_failed_request_for_a_token_is_shared_by_all_that_wait_for_it() {
+    let fake = Fake::answering(&[("/token", json(400, "{}"))]).await;
+    let auth = json!({ "iam": { "api_key": "k", "token_url": fake.url("/token") } });
+    let network = network();
+    let first = open(&network, &fake, auth.clone()).await.unwrap();
+    let second = open(&network, &fake, auth).await.unwrap();
+    let (one, other) = tokio::join!(first.info(), second.info());
+    assert_eq!(asked_for_tokens(&fake), 1);
+    for error in [one.unwrap_err(), other.unwrap_err()] {
+        assert_eq!(tag(&error), "token_request_refused");
+    }
+    assert!(first.info().await.is_err());
+    assert_eq!(asked_for_tokens(&fake), 2, "a later one tries again");
+}
+
+/// The clock stands still only while it is moved: requests have timeouts.
+async fn advance(seconds: u64) {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_token_that_cannot_be_renewed_is_used_until_it_expires() {
+    let count = AtomicUsize::new(0);
+    let fake = Fake::new(move |seen| {
+        let token = r#"{"access_token":"t","expires_in":3600}"#;
+        let is_first = || count.fetch_add(1, Ordering::SeqCst) == 0;
+        vec![Step::Send(match seen.path() {
+            "/token" if is_first() => json(200, token),
+            "/token" => json(403, "{}"),
+            _ => json(200, INFO),
+        })]
+    })
+    .await;
+    let auth = json!({ "iam": { "api_key": "k", "token_url": fake.url("/token") } });
+    let db = open(&network(), &fake, auth).await.unwrap();
+    db.info().await.unwrap();
+    advance(3301).await;
+    db.info().await.unwrap();
+    db.info().await.unwrap();
+    assert_eq!(asked_for_tokens(&fake), 2, "not asked at each request");
+    advance(60).await;
+    db.info().await.unwrap();
+    assert_eq!(asked_for_tokens(&fake), 3);
+    advance(240).await;
+    let error = db.info().await.unwrap_err();
+    assert_eq!(tag(&error), "token_request_refused");
 }
 
 #[tokio::test]
