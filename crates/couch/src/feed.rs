@@ -72,6 +72,10 @@ impl Feed {
         }
     }
 
+    pub(crate) fn reply(&self) -> &Reply {
+        &self.reply
+    }
+
     /// The JSON around the rows, after the end.
     pub(crate) fn envelope<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.envelope).map_err(|error| self.reply.not_json(&error))

@@ -176,7 +176,7 @@ impl BulkGet {
                 }
                 RowDoc {
                     error: Some(error), ..
-                } => Err(error),
+                } => Err(error.clean(self.feed.reply())),
                 RowDoc {
                     ok: None,
                     error: None,

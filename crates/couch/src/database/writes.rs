@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::handle::{Database, FULL_COMMIT};
 use crate::error::Error;
 use crate::payload::Payload;
-use crate::peer::Call;
+use crate::peer::{Call, Reply};
 use crate::types::{DocId, Rev, text_of};
 
 /// Revisions of a document that the target lacks.
@@ -37,6 +37,17 @@ pub struct DocError {
     pub error: String,
     #[serde(default, deserialize_with = "text_of_any_but_null")]
     pub reason: Option<String>,
+}
+
+impl DocError {
+    /// The server's texts as messages may show them.
+    pub(super) fn clean(self, reply: &Reply) -> Self {
+        Self {
+            error: reply.clean(self.error),
+            reason: self.reason.map(|reason| reply.clean(reason)),
+            ..self
+        }
+    }
 }
 
 /// A validation function may throw any value.
@@ -93,8 +104,8 @@ impl Database {
             .into_iter()
             .filter(|result| result.get("error").is_some_and(|error| !error.is_null()));
         failed
-            .map(serde_json::from_value)
-            .collect::<Result<Vec<DocError>, _>>()
+            .map(|result| serde_json::from_value(result).map(|error: DocError| error.clean(&reply)))
+            .collect::<Result<_, _>>()
             .map_err(|error| reply.not_json(&error))
     }
 }

@@ -173,3 +173,25 @@ async fn bulk_docs_are_sent_as_they_are() {
         (first_bytes + seen.body.len()) as u64
     );
 }
+
+#[tokio::test]
+async fn reasons_of_rejections_are_cut() {
+    let long = "x".repeat(1000);
+    let row = serde_json::json!([{ "id": "a", "error": &long, "reason": &long }]).to_string();
+    let refused = serde_json::json!({ "error": &long, "reason": &long });
+    let fetched = serde_json::json!({ "results": [{ "id": "a", "docs": [{ "error": refused }] }] });
+    let fake = Fake::answering(&[
+        ("/db/_bulk_docs", json(201, row)),
+        ("/db/_bulk_get", json(200, fetched.to_string())),
+    ])
+    .await;
+    let db = open(&fake).await;
+    let mut rejected = db.bulk_docs(&[Bytes::from_static(b"{}")]).await.unwrap();
+    let mut answers = db.bulk_get(&wanted(&[("a", "1-x")]), false).await.unwrap();
+    let fetched = answers.next().await.unwrap().unwrap();
+    rejected.push(fetched.result.unwrap_err());
+    for error in rejected {
+        assert_eq!(error.error.len(), 200);
+        assert_eq!(error.reason.unwrap().len(), 200);
+    }
+}
