@@ -123,15 +123,17 @@ impl Reply {
         self.used.close();
     }
 
+    /// The error of an invalid response. `problem` may quote it.
     pub(crate) fn bad(&self, problem: impl Into<String>) -> Error {
         Error::BadAnswer {
             request: self.request.clone(),
-            problem: problem.into(),
+            problem: self.clean(problem.into()),
         }
     }
 
     pub(crate) fn not_json(&self, error: &serde_json::Error) -> Error {
-        self.bad(format!("not the JSON that was expected: {error}"))
+        let problem = without_quote(&error.to_string());
+        self.bad(format!("not the JSON that was expected: {problem}"))
     }
 
     /// The error of a response below 500 that is not success.
@@ -191,5 +193,15 @@ impl Reply {
             excerpt: clean(excerpt.into_owned()),
             is_json,
         }
+    }
+}
+
+/// A parser's message without the text of the response: that is escaped, so a secret in it would not be found.
+fn without_quote(message: &str) -> String {
+    match (message.find('"'), message.rfind('"')) {
+        (Some(start), Some(end)) if start < end => {
+            format!("{}…{}", &message[..=start], &message[end..])
+        }
+        _ => message.to_owned(),
     }
 }

@@ -1,9 +1,9 @@
 //! Documents in bulk, there and back.
 
 use bytes::Bytes;
-use couch::{DocId, Error, Rev, WantedRev};
+use couch::{DocId, Error, Rev, WantedRev, WantedRevs};
 
-use crate::fake::{Fake, Step, json, open};
+use crate::fake::{Fake, Step, answer, json, open};
 
 fn wanted(pairs: &[(&str, &str)]) -> Vec<WantedRev> {
     let one = |(id, rev): &(&str, &str)| WantedRev {
@@ -175,7 +175,7 @@ async fn bulk_docs_are_sent_as_they_are() {
 }
 
 #[tokio::test]
-async fn reasons_of_rejections_are_cut() {
+async fn texts_of_servers_are_cut() {
     let long = "x".repeat(1000);
     let row = serde_json::json!([{ "id": "a", "error": &long, "reason": &long }]).to_string();
     let refused = serde_json::json!({ "error": &long, "reason": &long });
@@ -183,6 +183,8 @@ async fn reasons_of_rejections_are_cut() {
     let fake = Fake::answering(&[
         ("/db/_bulk_docs", json(201, row)),
         ("/db/_bulk_get", json(200, fetched.to_string())),
+        ("/db/c", answer(200, &[("Content-Type", &long)], b"{}")),
+        ("/db/_revs_diff", json(200, format!(r#"{{"a":"{long}"}}"#))),
     ])
     .await;
     let db = open(&fake).await;
@@ -194,4 +196,18 @@ async fn reasons_of_rejections_are_cut() {
         assert_eq!(error.error.len(), 200);
         assert_eq!(error.reason.unwrap().len(), 200);
     }
+
+    let asked = ("a".into(), vec!["1-x".into()]);
+    let error = db.revs_diff(&[asked]).await.unwrap_err();
+    let Error::BadAnswer { problem, .. } = &error else {
+        panic!("{error:?}")
+    };
+    let expected = r#"invalid type: string "…", expected struct Revs at line 1 column 1007"#;
+    assert!(problem.ends_with(expected), "{problem}");
+
+    let error = db.open_revs(&"c".into(), WantedRevs::All, &[]).await;
+    let Some(Error::BadAnswer { problem, .. }) = error.err() else {
+        panic!("a response of a long type")
+    };
+    assert_eq!(problem.len(), 200, "{problem}");
 }

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use couch::{ChangesRequest, Database, Endpoint, Error, NetworkOptions, RequestOptions, Schemes};
+use couch::{
+    ChangesRequest, Database, Endpoint, NetworkOptions, RequestOptions, Schemes, WantedRev,
+};
 use serde_json::{Value, json};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -74,6 +76,16 @@ fn reflect(seen: &Seen) -> Vec<Step> {
             200,
             json!({ "results": [{ "error": text, "reason": told }] }).to_string(),
         ),
+        "/db/_bulk_docs" => json(
+            201,
+            json!([{ "id": "a", "error": text, "reason": told }]).to_string(),
+        ),
+        "/db/_revs_diff" => json(200, json!({ "a": text }).to_string()),
+        "/db/_bulk_get" => {
+            let refused = json!({ "error": text, "reason": told });
+            let row = json!({ "id": "a", "docs": [{ "error": refused }] });
+            json(200, json!({ "results": [row] }).to_string())
+        }
         "/db/_ensure_full_commit" => json(500, json!({ "error": text }).to_string()),
         _ => answer(400, &[], text.as_bytes()),
     };
@@ -93,18 +105,31 @@ fn check(output: &str, secrets: &[&str]) {
     }
 }
 
-async fn errors(db: &Database) -> Vec<Error> {
+/// All that a server's answers lead to.
+async fn errors(db: &Database) -> String {
     let mut found = Vec::new();
     found.extend(db.info().await.err());
     found.extend(db.ensure_full_commit().await.err());
-    found.extend(db.bulk_docs(&["{}".into()]).await.err());
+    let asked = ("a".into(), vec!["1-x".into()]);
+    found.extend(db.revs_diff(&[asked]).await.err());
     found.extend(db.document(&"d".into()).await.err());
     match db.changes(&ChangesRequest::default()).await {
         Ok(mut changes) => found.extend(changes.next().await.err()),
         Err(error) => found.push(error),
     }
     assert_eq!(found.len(), 5);
-    found
+    let shown = found.iter().map(|error| format!("{error}\n{error:?}\n"));
+    let wanted = WantedRev {
+        id: "a".into(),
+        rev: Some("1-x".into()),
+        atts_since: Vec::new(),
+    };
+    let fetched = match db.bulk_get(&[wanted], false).await {
+        Ok(mut fetched) => fetched.next().await,
+        Err(error) => Err(error),
+    };
+    let rejected = db.bulk_docs(&["{}".into()]).await;
+    shown.collect::<String>() + &format!("{rejected:?}\n{fetched:?}\n")
 }
 
 fn quoted(text: &str) -> String {
@@ -180,11 +205,7 @@ async fn nothing_shows_a_secret() {
                 ..impatient()
             };
             match network.database(endpoint, options).await {
-                Ok(db) => {
-                    for error in errors(&db).await {
-                        writeln!(output, "{error}\n{error:?}").unwrap();
-                    }
-                }
+                Ok(db) => output.push_str(&errors(&db).await),
                 Err(error) => writeln!(output, "{error}\n{error:?}").unwrap(),
             }
         }
