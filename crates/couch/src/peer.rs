@@ -4,6 +4,7 @@ mod call;
 mod redirect;
 mod reply;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,10 +29,13 @@ use crate::network::{LimitKey, Network};
 use crate::options::{RateLimitScope, RequestOptions};
 use crate::payload::{Body, Payload, Progress};
 use crate::retry::Retry;
-use crate::secret::{Secret, redact, sensitive};
+use crate::secret::{Secret, redact, sensitive, spellings};
 use crate::traffic::Counters;
 use call::name;
 use redirect::Target;
+
+/// Parts of the names of headers whose values may be a scheme and a token.
+const CREDENTIAL_HEADERS: [&str; 3] = ["auth", "token", "key"];
 
 /// An opened endpoint.
 pub(crate) struct Peer {
@@ -439,9 +443,28 @@ fn secrets(endpoint: &Endpoint) -> Vec<Secret> {
         found.extend(basic.spellings());
     }
     if let Some(crate::endpoint::AuthMethod::Bearer(token)) = endpoint.auth_method() {
-        found.push(token.clone());
+        found.extend(spellings(token));
     }
-    found.extend(endpoint.headers().iter().map(|(_, value)| value.clone()));
+    for (name, value) in endpoint.headers() {
+        found.extend(header_secrets(name, value).iter().flat_map(spellings));
+    }
     found.extend(endpoint.query_secrets());
+    // Redacting a part of a secret first would leave the rest of it.
+    found.sort_by_key(|secret| Reverse(secret.expose().len()));
+    found
+}
+
+/// The value of a header and the parts of it that are secrets on their own: a token without its scheme, and each cookie.
+fn header_secrets(name: &str, value: &Secret) -> Vec<Secret> {
+    let mut found = vec![value.clone()];
+    let (name, text) = (name.to_ascii_lowercase(), value.expose());
+    if name == "cookie" {
+        let cookies = text.split(';').filter_map(|cookie| cookie.split_once('='));
+        found.extend(cookies.map(|(_, value)| Secret::from(value.trim().trim_matches('"'))));
+    } else if CREDENTIAL_HEADERS.iter().any(|part| name.contains(part))
+        && let Some((_, token)) = text.split_once(' ')
+    {
+        found.push(Secret::from(token.trim()));
+    }
     found
 }

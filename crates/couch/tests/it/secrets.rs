@@ -223,6 +223,42 @@ async fn nothing_shows_a_secret() {
     }
 }
 
+/// A server may repeat one cookie, or a token without its scheme.
+#[tokio::test]
+async fn parts_of_headers_are_redacted() {
+    let fake = Fake::new(|seen| {
+        let value = seen.header("authorization").or(seen.header("cookie"));
+        let parts = value.unwrap().split([' ', ';', '=', '"']);
+        let parts: Vec<_> = parts.flat_map(|part| [part.into(), quoted(part)]).collect();
+        let reason = parts.join(" ");
+        vec![Step::Send(json(
+            400,
+            json!({ "reason": reason }).to_string(),
+        ))]
+    })
+    .await;
+    for (headers, secrets) in [
+        (
+            json!({ "Authorization": "Token zqat/+xwvkj" }),
+            &["zqat/+xwvkj"][..],
+        ),
+        (
+            json!({ "Cookie": "id=zqckaxwvkj; AuthSession=\"zqckaxwvkjzqck\"; n=ab" }),
+            &["zqckaxwvkj", "zqckaxwvkjzqck"],
+        ),
+    ] {
+        let value = json!({ "url": fake.url("/db"), "headers": headers });
+        let endpoint = Endpoint::parse(&value, None, &Schemes::default()).unwrap();
+        let network = network_with(|_| {});
+        let db = network.database(endpoint, impatient()).await.unwrap();
+        let error = db.info().await.unwrap_err().to_string();
+        check(&error, secrets);
+        assert!(error.contains("***"), "{error}");
+        let is_cookie = headers.get("Cookie").is_some();
+        assert_eq!(error.contains(" ab"), is_cookie, "too short: {error}");
+    }
+}
+
 #[tokio::test]
 async fn bad_endpoints_are_refused_without_being_repeated() {
     for password in PASSWORDS {
