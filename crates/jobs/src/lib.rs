@@ -41,7 +41,7 @@ mod testing;
 pub use error::Error;
 pub use handle::Jobs;
 pub use model::class::{Class, TENANT_BYTES_MAX, Tenant};
-pub use model::clock::{Clock, Entropy, Op};
+pub use model::clock::{Clock, Entropy, Op, millis};
 pub use model::header::{Attempt, DATA_BYTES_MAX, End, Outcome, REASON_BYTES_MAX, State};
 pub use model::ids::{
     HOLDER_BYTES_MAX, Holder, ID_BYTES_MAX, Job, JobId, JobLock, JobType, Lane, TYPE_BYTES_MAX,
@@ -56,7 +56,7 @@ pub use operations::create::{Add, Added, Retention};
 pub use operations::inbox::Inbox;
 pub use operations::info::JobInfo;
 pub use operations::limits::LimitUse;
-pub use operations::list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
+pub use operations::list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Pages, Query};
 pub use operations::rewrite::Rewritten;
 pub use operations::signal::{Revive, Signal};
 pub use operations::tenants::{SHARES_DEFAULT, SHARES_MAX, TenantUse};

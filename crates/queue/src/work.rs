@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
-use jobs::{Accepted, Finish, Held, Holder, Job};
+use jobs::{Accepted, Finish, Held, Holder, Job, millis};
 use tokio::time::Instant;
 
 use crate::lines::InLine;
@@ -233,10 +233,6 @@ fn unless_halted(held: jobs::Result<Held>) -> Result<Option<Held>> {
         Err(jobs::Error::Halt) => Ok(None),
         Err(error) => Err(error.into()),
     }
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::time::Duration;
 use couch::Network;
 use futures::FutureExt as _;
 use jiff::Timestamp;
-use jobs::{Accepted, Holder};
+use jobs::{Accepted, Holder, millis};
 use serde_json::Value;
 use store::AsStoreError as _;
 use tokio::time::Instant;
@@ -455,10 +455,6 @@ impl Work<'_> {
 
 pub(crate) fn text_info(text: &str) -> Value {
     serde_json::json!({"error": text})
-}
-
-pub(crate) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 pub(crate) fn timestamp(ms: i64) -> Timestamp {

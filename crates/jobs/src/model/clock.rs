@@ -85,7 +85,8 @@ fn system_ms() -> i64 {
     }
 }
 
-pub(crate) fn millis(duration: Duration) -> i64 {
+/// A duration in milliseconds, to be added to times of jobs; the largest number if it is longer.
+pub fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 

@@ -59,10 +59,12 @@ impl Jobs {
         // Jobs that die again meanwhile are left to the next call, or this one might never end. They may be listed once more.
         let began_ms = self.clock().now_ms();
         let old = |info: &JobInfo| info.finished_ms.is_none_or(|at_ms| at_ms <= began_ms);
-        let (batch, mut retried, mut failed, mut cursor) = (Batch::new(JOBS), 0, None, None);
-        while failed.is_none() {
-            let page = self.list(ty, &dead, cursor.as_ref(), JOBS).await?;
-            let infos = page.jobs.into_iter().map(|listed| listed.info);
+        let (batch, mut retried, mut failed) = (Batch::new(JOBS), 0, None);
+        let mut pages = self.pages(ty, dead, JOBS);
+        while failed.is_none()
+            && let Some(page) = pages.next().await?
+        {
+            let infos = page.into_iter().map(|listed| listed.info);
             let ids: Vec<(JobId, Op)> = (infos.filter(|info| old(info) && wanted(info)))
                 .map(|info| (info.id, self.op()))
                 .collect();
@@ -74,10 +76,6 @@ impl Jobs {
             batch
                 .each(self, Call::batch("retry"), &ids, work, done)
                 .await;
-            cursor = page.cursor;
-            if cursor.is_none() {
-                break;
-            }
         }
         failed.map_or(Ok(retried), Err)
     }

@@ -77,7 +77,44 @@ pub struct Page {
     pub cursor: Option<Cursor>,
 }
 
+/// The pages of a listing, one after the other.
+#[derive(Debug)]
+pub struct Pages<'a> {
+    jobs: &'a Jobs,
+    ty: &'a JobType,
+    query: Query,
+    limit: usize,
+    /// Where the next page begins, after the first one.
+    cursor: Option<Cursor>,
+    ended: bool,
+}
+
+impl Pages<'_> {
+    /// The next page, which may be empty; `None` after the last one.
+    pub async fn next(&mut self) -> Result<Option<Vec<Listed>>> {
+        if self.ended {
+            return Ok(None);
+        }
+        let (cursor, limit) = (self.cursor.as_ref(), self.limit);
+        let page = self.jobs.list(self.ty, &self.query, cursor, limit).await?;
+        (self.ended, self.cursor) = (page.cursor.is_none(), page.cursor);
+        Ok(Some(page.jobs))
+    }
+}
+
 impl Jobs {
+    /// All pages of a listing, of up to `limit` jobs each.
+    pub fn pages<'a>(&'a self, ty: &'a JobType, query: Query, limit: usize) -> Pages<'a> {
+        Pages {
+            jobs: self,
+            ty,
+            query,
+            limit,
+            cursor: None,
+            ended: false,
+        }
+    }
+
     /// A page of up to `limit` jobs, at most [`PAGE_JOBS_MAX`].
     pub async fn list(
         &self,
@@ -313,4 +350,32 @@ async fn page(
     let last = rows.last().filter(|_| rows.len() == limit);
     let cursor = last.map(|row| Cursor::after(&row.key, all));
     Ok((rows, cursor))
+}
+
+#[cfg(test)]
+mod tests {
+    use store::Store;
+
+    use super::*;
+    use crate::{Add, Clock, Entropy, TypeConfig};
+
+    #[tokio::test]
+    async fn pages_have_each_job_once() {
+        let store = Store::open("memory:").await.unwrap();
+        let jobs = Jobs::new(store, Clock::standing(1_000), Entropy::seeded(1));
+        let ty = JobType::new("t").unwrap();
+        jobs.set_type(&ty, TypeConfig::new(60_000)).await.unwrap();
+        for count in [0, 4, 5] {
+            let ids = (0..count).map(|n| JobId::new(format!("job-{n}")).unwrap());
+            let adds: Vec<Add> = ids.clone().map(|id| Add::new(id, "")).collect();
+            jobs.add_many(&ty, &adds).await.unwrap();
+            let (mut found, mut pages) = (Vec::new(), jobs.pages(&ty, Query::default(), 2));
+            while let Some(page) = pages.next().await.unwrap() {
+                assert!(page.len() <= 2);
+                found.extend(page.into_iter().map(|listed| listed.info.id));
+            }
+            assert!(found.into_iter().eq(ids));
+            assert_eq!(pages.next().await.unwrap(), None);
+        }
+    }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use futures::future::try_join_all;
 use futures::{FutureExt as _, StreamExt as _, stream};
-use jobs::{Held, Job};
+use jobs::{Held, Job, millis};
 use serde::{Deserialize, Serialize};
 
-use super::{AT_ONCE, millis, unless_halted};
+use super::{AT_ONCE, unless_halted};
 use crate::add::check_json;
 use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, given, lock};
 

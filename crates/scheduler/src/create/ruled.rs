@@ -10,7 +10,6 @@ use jobs::{Add, Class, JobId, JobInfo, Op, Signal, State};
 use store::Transaction;
 
 use super::owner::Rank;
-use super::pages::Pages;
 use crate::data::{JobData, Origin, Remote, document_job_id};
 use crate::fault::ServiceError;
 use crate::keys;
@@ -175,7 +174,7 @@ impl Replications {
         doc_id: &str,
         kept: &HashSet<&str>,
     ) -> Result<(), ServiceError> {
-        let mut pages = Pages::of_rule(self, instance, doc_id)?;
+        let mut pages = self.pages_of_rule(instance, doc_id, true)?;
         let jobs = &self.0.jobs;
         while let Some(page) = pages.next().await? {
             let mut found = Vec::new();
@@ -236,7 +235,7 @@ impl Replications {
     /// Runs the replications of a rule now, and those that run once more afterwards. Returns how many there are. After an
     /// error some were triggered and others not.
     pub async fn trigger_rule(&self, db: &Db, doc_id: &str) -> Result<u64, ServiceError> {
-        let mut pages = Pages::of_rule(self, db.instance(), doc_id)?.without_data();
+        let mut pages = self.pages_of_rule(db.instance(), doc_id, false)?;
         let (jobs, mut triggered) = (&self.0.jobs, 0);
         while let Some(page) = pages.next().await? {
             for listed in &page {

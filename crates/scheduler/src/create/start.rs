@@ -9,7 +9,6 @@ use store::{AsStoreError as _, Call, Transaction};
 use tokio::time::{Instant, sleep};
 
 use super::control::is_paused;
-use super::pages::Pages;
 use crate::data::{JobData, JobState, Kind, Origin, RemoteId};
 use crate::fault::ServiceError;
 use crate::keys;
@@ -69,7 +68,7 @@ impl Replications {
         admits: impl Fn(Candidate<'_>) -> bool,
         now: bool,
     ) -> Result<Vec<Asked>, ServiceError> {
-        let mut pages = Pages::of_rule(self, of.instance, of.doc_id)?;
+        let mut pages = self.pages_of_rule(of.instance, of.doc_id, true)?;
         let mut asked = Vec::new();
         while let Some(page) = pages.next().await? {
             let mut found = Vec::new();

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use couch::Seq;
-use jobs::Limits;
+use jobs::{Limits, millis};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{Instrument as _, Span};
 
 use super::end::End;
-use super::{Driven, Servers, Settled, Work, millis};
+use super::{Driven, Servers, Settled, Work};
 use crate::data::JobData;
 use crate::fault::ServiceError;
 use crate::idle::ChangeListener;
