@@ -343,7 +343,12 @@ pub(super) async fn copy_again(cx: &Context, singles: Vec<Single>) -> Result<(),
         drop(outbox);
         Ok(())
     };
-    tokio::try_join!(copy, write_all(cx, groups)).map(drop)
+    let ((), left) = tokio::try_join!(copy, write_all(cx, groups))?;
+    for (id, rev) in left {
+        let reason = "the target still lacks an attachment after all were sent";
+        cx.fail_doc(&id, Some(&rev), "missing_stub", reason)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -125,11 +125,11 @@ impl Reader<'_> {
                 idle: self.cx.idle(true),
                 ..self.request()
             };
-            let started = Instant::now();
             match self.read_normal(&request).await {
                 Ok(Stopped::End) => return Ok(()),
                 Ok(Stopped::Reopen) => {}
-                Err(error) => self.recover(error, started).await?,
+                // Before its end, a feed has something to send: silence is a failure, however long it lasted.
+                Err(error) => self.recover(error, None).await?,
             }
         }
     }
@@ -191,7 +191,7 @@ impl Reader<'_> {
                     tracing::info!(%error, "continuous changes feed does not work, polling instead");
                     self.keep_covered().await;
                 }
-                Err(error) => self.recover(error, started).await?,
+                Err(error) => self.recover(error, Some(started)).await?,
             }
         }
     }
@@ -350,16 +350,16 @@ impl Reader<'_> {
         covered > 0
     }
 
-    /// Decides whether to retry after an error.
-    async fn recover(&mut self, error: couch::Error, started: Instant) -> Result<(), Error> {
+    /// Decides whether to retry after an error of a feed that may be quiet and was opened then, or of one that may not be.
+    async fn recover(&mut self, error: couch::Error, opened: Option<Instant>) -> Result<(), Error> {
         metrics::changes_read_failure();
         let before = self.failures;
         let progressed = self.keep_covered().await;
         self.failures = if progressed { 0 } else { before };
         match &error {
-            couch::Error::Interrupted { .. } if progressed || started.elapsed() > LONG => {
+            couch::Error::Interrupted { .. } if progressed || opened.is_some_and(is_long) => {
                 tracing::debug!(%error, "changes feed was interrupted");
-                self.pause(started).await;
+                self.pause(opened).await;
                 return Ok(());
             }
             couch::Error::Interrupted { .. }
@@ -372,7 +372,7 @@ impl Reader<'_> {
             _ => return Err(Error::at(Step::Changes)(error)),
         }
         tracing::warn!(%error, "changes feed failed");
-        self.pause(started).await;
+        self.pause(opened).await;
         Ok(())
     }
 
@@ -384,14 +384,14 @@ impl Reader<'_> {
                 self.failures = 0;
                 sleep(FEED_PAUSE_MIN.saturating_sub(opened.elapsed())).await;
             }
-            _ => self.pause(opened).await,
+            _ => self.pause(Some(opened)).await,
         }
     }
 
     /// Waits before reopening a feed: not at all if it was open for long, and increasingly long if it ended soon
     /// without anything new.
-    async fn pause(&mut self, opened: Instant) {
-        if opened.elapsed() > LONG {
+    async fn pause(&mut self, opened: Option<Instant>) {
+        if opened.is_some_and(is_long) {
             self.failures = 0;
             return;
         }
@@ -401,6 +401,10 @@ impl Reader<'_> {
         self.failures += 1;
         sleep(wait).await;
     }
+}
+
+fn is_long(opened: Instant) -> bool {
+    opened.elapsed() > LONG
 }
 
 /// Whether the document in a change may be complete.

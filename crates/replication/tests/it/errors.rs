@@ -1,5 +1,7 @@
 //! What goes wrong at the servers, and what the run makes of it.
 
+use std::time::Duration;
+
 use couch::{EgressOptions, Network, NetworkOptions};
 use peer::{Fault, Faults, On, Options, Profile};
 use serde_json::{Value, json};
@@ -512,4 +514,36 @@ async fn overload() {
         .await;
     assert_eq!(counts(&outcome)[3], 300);
     world.assert_same();
+}
+
+/// It lasts for longer than a feed of future changes that is not taken to have failed.
+#[tokio::test]
+async fn a_feed_of_existing_changes_that_breaks_off_is_not_read_for_ever() {
+    let feed = || On::get("/a/_changes?*feed=normal*");
+    let world = faulty([
+        (feed(), Fault::Latency { ms: 5_000 }),
+        (
+            feed(),
+            Fault::SlowBody {
+                bytes_per_second: 10,
+            },
+        ),
+        (feed(), Fault::CutBody { after_bytes: 56 }),
+    ])
+    .await;
+    let failing = failure(&world, json!({"retries_per_request": 1}));
+    let failed = tokio::time::timeout(Duration::from_secs(60), failing).await;
+    assert_eq!(failed.unwrap().0, "changes_req_failed");
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_in_any_way_is_counted() {
+    let refused = r#"[{"id":"doc0000","error":"missing_stub","reason":"gone"}]"#;
+    let world = World::new().await;
+    world.put_docs(0..1);
+    let bulk = On::post("/b/_bulk_docs");
+    (world.target()).set_faults(Faults::script([(bulk, answer(201, refused))]));
+    let outcome = world.replicate(json!({})).await;
+    assert_eq!(counts(&outcome)[3..], [0, 1]);
+    assert_eq!(outcome.progress.failures[0].error, "missing_stub");
 }
