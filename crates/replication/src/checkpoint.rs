@@ -11,7 +11,7 @@ use couch::Seq;
 use serde_json::{Map, Value};
 
 pub use resume::Resume;
-pub(crate) use resume::Since;
+pub(crate) use resume::{Since, is_far};
 pub(crate) use writer::{Checkpointer, SOURCE_STARTED, Session, Side, same_instance};
 
 /// Maximum number of history entries.

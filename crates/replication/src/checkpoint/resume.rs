@@ -22,17 +22,20 @@
 
 use std::time::Duration;
 
+use couch::Seq;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Log;
 use super::writer::{Checkpointer, Side};
+use super::{Log, number};
 
 /// Changes that repeated runs may read, in total, before the checkpoints are written: about as expensive as writing.
 const READ_MAX: u64 = 100;
 /// The same once the checkpoints are older than `checkpoint_interval`.
 const READ_MAX_OLD: u64 = 10;
+/// Updates of the source since the checkpoints, as far as its sequences tell, that its filter may look at again in each run.
+const PASSED_MAX: u64 = 1_000;
 
 /// What a job keeps from one run for the next. Its loss, or an old one, costs only requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +99,13 @@ impl Resume {
         let is_old = u128::try_from(age_ms).is_ok_and(|age| age >= interval.as_millis());
         self.since.read + read <= if is_old { READ_MAX_OLD } else { READ_MAX }
     }
+}
+
+/// Whether a source that filters should not have to start so far back again.
+pub(crate) fn is_far(from: &Seq, to: &Seq) -> bool {
+    number(from)
+        .zip(number(to))
+        .is_none_or(|(from, to)| to.saturating_sub(from) > PASSED_MAX)
 }
 
 impl Checkpointer {

@@ -18,7 +18,7 @@ use super::open::Opened;
 use super::progress::{Phase, Rates, StartedFrom};
 use super::through::Through;
 use super::{Ending, Report, Run};
-use crate::checkpoint::{Checkpointer, Resume, Since};
+use crate::checkpoint::{Checkpointer, Resume, Since, is_far};
 use crate::error::Error;
 use crate::metrics;
 use crate::stats::Stats;
@@ -231,9 +231,13 @@ impl<'a> Driver<'a> {
         };
         let own = self.cx.stats().since(&self.before);
         let interval = self.cx.options.checkpoint_interval;
+        // What the source drops is not read here, but it would look at it again.
+        let is_far = self.cx.changes_request().filter != couch::ChangesFilter::None
+            && is_far(&self.committed, self.through.through());
         checkpointer.written.is_none()
             && own.doc_write_failures == 0
             && own.docs_filtered == 0
+            && !is_far
             && resume.defers(self.changes_read, interval, Timestamp::now())
     }
 

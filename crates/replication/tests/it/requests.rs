@@ -108,6 +108,32 @@ async fn a_repeated_run_without_a_change() {
     assert_eq!(requests.values().sum::<usize>(), 4, "{requests:?}");
 }
 
+/// The source reads all of them in every run until the checkpoint has passed them.
+#[tokio::test]
+async fn checkpoints_pass_what_the_source_filters() {
+    let world = World::new().await;
+    let options = json!({"selector": {"integer": {"$lt": 10}}});
+    world.put_docs(0..10);
+    let first = world.replicate(options.clone()).await;
+    world.put_docs(10..20);
+    let second = world.repeat(options.clone(), &first).await;
+    assert_eq!(
+        world.checkpoint("a")["source_last_seq"],
+        first.result["source_last_seq"]
+    );
+    world.put_docs(20..1_100);
+    let third = world.repeat(options, &second).await;
+    assert_eq!(counts(&third)[0], 10);
+    let passed = third.progress.checkpointed_seq;
+    assert_eq!(passed, third.progress.through_seq);
+    let checkpoint = world.checkpoint("a");
+    let recorded = checkpoint["source_last_seq"].to_string();
+    assert_eq!(
+        Some(recorded.as_str()),
+        passed.as_ref().map(couch::Seq::as_json)
+    );
+}
+
 /// A continuous replication that rests between changes.
 #[tokio::test]
 async fn a_run_that_rests() {
