@@ -5,11 +5,12 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The unit of the budget.
-const UNIT_BYTES: usize = 64 * 1024;
+pub(super) const UNIT_BYTES: usize = 64 * 1024;
 
 /// A number of bytes shared by all runs of a node. A cheap handle. A batch waits only for its first unit, in turn with
-/// all other runs. Further units are taken if available; otherwise the batch is closed. Batches in progress never wait
-/// for memory, so there is no deadlock; documents larger than the rest of the budget exceed it one at a time.
+/// all other runs. Further units are taken if available; otherwise the batch is closed, and so is the group of documents
+/// that is read for it, unless that is still small. Batches in progress never wait for memory, so there is no deadlock;
+/// small groups, and documents larger than the rest of the budget, exceed it.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Semaphore>);
 
@@ -30,6 +31,16 @@ impl Budget {
         Share {
             budget: self.clone(),
             permit,
+            used: 0,
+        }
+    }
+
+    /// Memory for documents of a batch in progress, as far as there is any.
+    pub(super) fn more(&self) -> Share {
+        let none = Arc::clone(&self.0).try_acquire_many_owned(0);
+        Share {
+            budget: self.clone(),
+            permit: none.expect("there are always none"),
             used: 0,
         }
     }
@@ -88,7 +99,11 @@ mod tests {
         assert!(budget.share().now_or_never().is_none());
         drop(second);
         assert!(first.grow(0));
+        let mut group = budget.more();
+        assert!(!group.grow(1), "it does not wait");
         drop(first);
+        assert!(group.grow(UNIT_BYTES));
+        drop(group);
         assert_eq!(budget.0.available_permits(), 4);
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn read_all(
     copy_all(cx, design, &mut outbox).await?;
     singles = others;
     for document in here {
-        outbox.push(document).await?;
+        outbox.pass_on(document).await?;
     }
     read_bulk(cx, bulk, &mut inline, &mut singles, &mut outbox).await?;
     read_inline(cx, inline, &mut singles, &mut outbox).await?;

@@ -7,11 +7,18 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, debug_span};
 
 use super::attachments::inline_count;
+use super::budget::{Share, UNIT_BYTES};
 use super::context::{Context, GROUP_DOCS_MAX};
 use crate::error::{Error, Step};
 use crate::metrics;
 
-pub(super) type Group = Vec<Document>;
+type Group = Vec<Document>;
+
+/// A group that is to be written, with its memory.
+pub(super) struct Filled {
+    group: Group,
+    share: Share,
+}
 
 /// A document that cannot be written in bulk, to be copied individually.
 pub(super) type Single = (DocId, Rev);
@@ -19,23 +26,35 @@ pub(super) type Single = (DocId, Rev);
 /// Gathers documents into groups.
 pub(super) struct Outbox<'a> {
     cx: &'a Context,
-    out: mpsc::Sender<Group>,
+    out: mpsc::Sender<Filled>,
     group: Group,
     bytes: usize,
+    share: Share,
 }
 
 impl<'a> Outbox<'a> {
-    pub(super) fn new(cx: &'a Context, out: mpsc::Sender<Group>) -> Self {
+    pub(super) fn new(cx: &'a Context, out: mpsc::Sender<Filled>) -> Self {
         Self {
             cx,
             out,
             group: Group::new(),
             bytes: 0,
+            share: cx.settings.budget.more(),
         }
     }
 
-    /// Adds a document, unless a local selector drops it.
+    /// Adds a document that was read, unless a local selector drops it.
     pub(super) async fn push(&mut self, document: Document) -> Result<(), Error> {
+        let bytes = document.json().len();
+        self.pass_on(document).await?;
+        if !self.share.grow(bytes) && self.bytes >= UNIT_BYTES {
+            self.flush().await;
+        }
+        Ok(())
+    }
+
+    /// The same for a document that came with the feed, whose memory is the batch's.
+    pub(super) async fn pass_on(&mut self, document: Document) -> Result<(), Error> {
         if !self.cx.admits(&document).await? {
             self.cx.count(|stats| stats.docs_filtered += 1);
             return Ok(());
@@ -58,8 +77,9 @@ impl<'a> Outbox<'a> {
         self.bytes = 0;
         let group = std::mem::take(&mut self.group);
         if !group.is_empty() {
+            let share = std::mem::replace(&mut self.share, self.cx.settings.budget.more());
             // Fails only after an error, which ends the batch anyway.
-            let _ = self.out.send(group).await;
+            let _ = self.out.send(Filled { group, share }).await;
         }
     }
 }
@@ -67,11 +87,12 @@ impl<'a> Outbox<'a> {
 /// Writes all groups; returns the documents to copy one by one.
 pub(super) async fn write_all(
     cx: &Context,
-    mut groups: mpsc::Receiver<Group>,
+    mut groups: mpsc::Receiver<Filled>,
 ) -> Result<Vec<Single>, Error> {
     let mut singles = Vec::new();
-    while let Some(group) = groups.recv().await {
+    while let Some(Filled { group, share }) = groups.recv().await {
         write(cx, group, &mut singles).await?;
+        drop(share);
     }
     Ok(singles)
 }

@@ -107,6 +107,31 @@ async fn ids_that_are_too_long() {
 }
 
 /// Memory of all runs together is smaller than what they copy.
+/// Documents that are read in bulk count, too: without memory for more, what there is is written.
+#[tokio::test]
+async fn documents_wait_for_memory_at_the_source() {
+    let mut groups = Vec::new();
+    for budget in [1, 256 << 20] {
+        let mut world = World::new().await;
+        world.settings.budget = replication::engine::Budget::new(budget);
+        for n in 0..50 {
+            let id = format!("doc{n}");
+            world.put(&json!({"_id": id}));
+            let rev = world.source.get("a", &id).unwrap().unwrap()["_rev"].clone();
+            world.put(&json!({"_id": id, "_rev": rev, "text": "x".repeat(10_000)}));
+        }
+        world.replicate(json!({"worker_processes": 1})).await;
+        world.assert_same_docs();
+        let requests = world.source.requests().into_iter();
+        groups.push(
+            requests
+                .filter(|request| request.path == "/b/_bulk_docs")
+                .count(),
+        );
+    }
+    assert!(groups[0] >= 7 && groups[1] <= 2, "{groups:?}");
+}
+
 #[tokio::test]
 async fn a_budget_that_is_too_small() {
     let mut world = World::new().await;
