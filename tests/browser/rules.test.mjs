@@ -77,7 +77,7 @@ for (const [where, table] of [["remotes", ".remotes"], ["rules", ".rules"]]) {
   }, PHONE);
 }
 
-story("rules are paused and triggered, and dead calls are made again", () => browser, async (page) => {
+story("rules are paused and triggered, and dead calls are made again or removed", () => browser, async (page) => {
   await enter(page, "#/rules?state=dead");
   await shows(page, `${row("hook")} th`, "hook");
   await shows(page, ".rules tbody tr:nth-child(4)", /^zhook\s+spiegel/);
@@ -101,4 +101,10 @@ story("rules are paused and triggered, and dead calls are made again", () => bro
   await shows(page, "#toasts", "The call is made again.");
   await page.select("[data-calls]", "delivered");
   await shows(page, ".deliveries tbody tr", /delivered\s+2\s+200 in/);
+
+  await click(page, ".deliveries tbody tr:first-child button:last-child");
+  await shows(page, "#confirm-text", "It can no longer be replayed.");
+  await click(page, "#confirm-yes");
+  await shows(page, "#toasts", "Removed the call of hook.");
+  await shows(page, "[data-no-calls]", "No delivered calls.");
 });

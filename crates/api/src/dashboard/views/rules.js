@@ -4,7 +4,7 @@ import { explain, orElse, path, query, request } from "../lib/api.js";
 import { el, keyed, put, use } from "../lib/dom.js";
 import { ago, count, localTime, number, until } from "../lib/format.js";
 import { poll } from "../lib/live.js";
-import { act, toast } from "../lib/messages.js";
+import { act, confirmed, toast } from "../lib/messages.js";
 import { stateOf } from "../lib/replications.js";
 
 const POLL_MS = 4000;
@@ -96,7 +96,7 @@ async function callsOf({ db, doc }, known, signal) {
 // A URL, maybe with variables, without what may be credentials.
 function bare(side) {
   const url = String(side?.url ?? side ?? "").replace(/[?#].*$/, "");
-  return url.replace(/^([a-z]+:\/\/)[^/]*@/, "$1");
+  return url.replace(/^([a-z]+:\/\/)[/\\]*[^/]*@/i, "$1");
 }
 
 const cell = (label, ...children) => el("td", { "data-label": label }, ...children);
@@ -155,16 +155,25 @@ function callRow(again) {
   const change = el("span"), version = el("span", { class: "dim small where" });
   const state = el("span"), tries = el("td", { class: "num", "data-label": "Attempts" });
   const last = cell("Last response"), next = cell("Next attempt");
-  const replay = el("button", { type: "button" }, "Replay");
+  const replay = el("button", { type: "button" }, "Replay"), remove = el("button", { type: "button" }, "Remove");
   let shown;
   replay.addEventListener("click", () => act(replay, `replay the call of ${shown.rule}`, async () => {
     await request(`_deliveries/${path(shown.id)}/_replay`, { method: "POST" });
     toast("The call is made again.");
     await again();
   }));
+  remove.addEventListener("click", async () => {
+    const text = shown.state === "delivered" ? "It can no longer be replayed." : "It is not made again. A call in progress may still reach the receiver.";
+    if (!(await confirmed(`Remove the call of ${shown.rule}?`, text, "Remove call", "Keep call"))) return;
+    await act(remove, `remove the call of ${shown.rule}`, async () => {
+      await request(`_deliveries/${path(shown.id)}`, { method: "DELETE" });
+      toast(`Removed the call of ${shown.rule}.`);
+      await again();
+    });
+  });
   return {
     node: el("tr", {}, el("th", { scope: "row" }, rule, where), el("td", { class: "change", "data-label": "Change" }, change, version), cell("Call", target),
-      cell("State", state), tries, last, next, el("td", {}, replay)),
+      cell("State", state), tries, last, next, el("td", {}, el("span", { class: "actions" }, replay, remove))),
     update(item) {
       shown = item;
       put(rule, item.rule);
