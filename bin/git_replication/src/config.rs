@@ -111,7 +111,8 @@ impl Config {
         let (remotes, shared): (Vec<_>, Vec<_>) =
             (main.entries.iter()).partition(|entry| entry.section == "remote");
         for entry in shared {
-            config.set(&main, entry, &mut defaults)?;
+            let set = config.set(entry, &mut defaults);
+            set.map_err(|reason| main.refuse_value(entry, &reason))?;
         }
         let single = single_files(path).map_err(|error| {
             main.refuse(format!(
@@ -161,7 +162,8 @@ impl Config {
         }
         let mut remote = Remote::new(name, defaults);
         for entry in own {
-            if !remote.set(file, entry)? {
+            let set = remote.set(entry);
+            if !set.map_err(|reason| file.refuse_value(entry, &reason))? {
                 self.ignored.insert(format!("remote.{name}.{}", entry.key));
             }
         }
@@ -170,17 +172,16 @@ impl Config {
         Ok(())
     }
 
-    fn set(&mut self, file: &File, entry: &Entry, defaults: &mut Defaults) -> Result<(), Refused> {
+    /// Applies a value, or tells what to give instead.
+    fn set(&mut self, entry: &Entry, defaults: &mut Defaults) -> Result<(), String> {
         match (entry.section.as_str(), entry.key.as_str()) {
-            ("gerrit", "replicateonstartup") => self.replicate_on_startup = boolean(file, entry)?,
-            ("gerrit", "autoreload") => self.auto_reload = boolean(file, entry)?,
-            ("gerrit", "defaultforceupdate") => defaults.force = boolean(file, entry)?,
-            ("replication", "maxretries") => defaults.max_retries = number(file, entry)?,
-            ("replication", "lockerrormaxretries") => {
-                defaults.lock_retries = Some(number(file, entry)?);
-            }
+            ("gerrit", "replicateonstartup") => self.replicate_on_startup = entry.boolean()?,
+            ("gerrit", "autoreload") => self.auto_reload = entry.boolean()?,
+            ("gerrit", "defaultforceupdate") => defaults.force = entry.boolean()?,
+            ("replication", "maxretries") => defaults.max_retries = entry.number()?,
+            ("replication", "lockerrormaxretries") => defaults.lock_retries = Some(entry.number()?),
             ("replication", "updatereferrormaxretries") => {
-                defaults.update_retries = Some(number(file, entry)?);
+                defaults.update_retries = Some(entry.number()?);
             }
             (section, key) => {
                 self.ignored.insert(format!("{section}.{key}"));
@@ -224,47 +225,43 @@ impl Remote {
         }
     }
 
-    /// Applies a value. False if it has no effect here.
-    fn set(&mut self, file: &File, entry: &Entry) -> Result<bool, Refused> {
-        let text = entry.value.as_deref().unwrap_or_default();
-        let refuse = |reason: &str| file.refuse_value(entry, reason);
-        let pattern = || Pattern::parse(text).map_err(|error| refuse(&error));
+    /// Applies a value, or tells what to give instead. False if it has no effect here.
+    fn set(&mut self, entry: &Entry) -> Result<bool, String> {
+        let text = entry.text();
         match entry.key.as_str() {
-            "url" => self.urls.push(Template::parse(text).map_err(refuse)?),
-            "push" => self.push.push(Refspec::parse(text).map_err(refuse)?),
-            "projects" => self.projects.push(pattern()?),
-            "excludeprojects" => self.exclude.push(pattern()?),
+            "url" => self.urls.push(Template::parse(text)?),
+            "push" => self.push.push(Refspec::parse(text)?),
+            "projects" => self.projects.push(Pattern::parse(text)?),
+            "excludeprojects" => self.exclude.push(Pattern::parse(text)?),
             "threads" => {
-                let threads = number(file, entry).ok();
+                let threads = entry.number().ok();
                 let threads = threads.filter(|n| (1..=jobs::LIMIT_SLOTS_MAX).contains(n));
-                self.threads = threads.ok_or_else(|| refuse("give a number from 1 to 10000"))?;
+                self.threads = threads.ok_or("give a number from 1 to 10000")?;
             }
-            "replicationdelay" => self.delay = seconds(file, entry)?,
-            "rescheduledelay" => self.reschedule_delay = seconds(file, entry)?,
+            "replicationdelay" => self.delay = entry.seconds()?,
+            "rescheduledelay" => self.reschedule_delay = entry.seconds()?,
             "replicationretry" => {
-                let delay = seconds(file, entry)? * 60;
+                let delay = entry.seconds()? * 60;
                 (self.retry.delay, self.lock_retry.delay) = (delay, delay);
             }
-            "replicationmaxretries" => self.retry.max = unlimited(number(file, entry)?),
-            "timeout" => {
-                self.timeout = Some(seconds(file, entry)?).filter(|timeout| !timeout.is_zero());
-            }
-            "mirror" => self.mirror = boolean(file, entry)?,
-            "createmissingrepositories" => self.create_missing = boolean(file, entry)?,
+            "replicationmaxretries" => self.retry.max = unlimited(entry.number()?),
+            "timeout" => self.timeout = Some(entry.seconds()?).filter(|time| !time.is_zero()),
+            "mirror" => self.mirror = entry.boolean()?,
+            "createmissingrepositories" => self.create_missing = entry.boolean()?,
             "remotenamestyle" => {
                 self.style = match text.to_ascii_lowercase().as_str() {
                     "slash" => NameStyle::Slash,
                     "dash" => NameStyle::Dash,
                     "underscore" => NameStyle::Underscore,
                     "basenameonly" => NameStyle::BasenameOnly,
-                    _ => return Err(refuse("give slash, dash, underscore or basenameOnly")),
+                    _ => return Err("give slash, dash, underscore or basenameOnly".to_owned()),
                 };
             }
             key => match instead_of(key) {
                 None => return Ok(false),
                 // These do it when they are false.
-                Some(_) if key.starts_with("replicate") && boolean(file, entry)? => {}
-                Some(instead) => return Err(refuse(instead)),
+                Some(_) if key.starts_with("replicate") && entry.boolean()? => {}
+                Some(instead) => return Err(instead.to_owned()),
             },
         }
         Ok(true)
@@ -297,12 +294,8 @@ impl Remote {
 
     /// Where a project is pushed to; nowhere if it is not this remote's.
     pub(crate) fn targets<'a>(&'a self, project: &'a Project) -> impl Iterator<Item = Target<'a>> {
-        let any = |patterns: &[Pattern], unknown| {
-            let mut patterns = patterns.iter();
-            patterns.any(|pattern| pattern.matches_or(project, unknown))
-        };
-        let wanted = self.projects.is_empty() || any(&self.projects, false);
-        let wanted = wanted && !any(&self.exclude, true);
+        let wanted = self.projects.is_empty() || Pattern::any(&self.projects, project, false);
+        let wanted = wanted && !Pattern::any(&self.exclude, project, true);
         let urls = self.urls.iter().filter(move |_| wanted);
         urls.filter_map(move |template| {
             let url = template.expand(project, self.style);
@@ -343,24 +336,4 @@ pub(crate) fn contents(path: &Path) -> Contents {
 /// Gerrit's 0 is no limit.
 fn unlimited(max: u32) -> Option<u32> {
     (max > 0).then_some(max)
-}
-
-fn boolean(file: &File, entry: &Entry) -> Result<bool, Refused> {
-    let text = entry.value.as_deref().unwrap_or("true");
-    match text.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "1" => Ok(true),
-        "false" | "no" | "off" | "0" | "" => Ok(false),
-        _ => Err(file.refuse_value(entry, "give true or false")),
-    }
-}
-
-fn number(file: &File, entry: &Entry) -> Result<u32, Refused> {
-    let text = entry.value.as_deref().unwrap_or_default();
-    let parsed = text.trim().parse();
-    let reason = || format!("give a number from 0 to {}", u32::MAX);
-    parsed.map_err(|_| file.refuse_value(entry, &reason()))
-}
-
-fn seconds(file: &File, entry: &Entry) -> Result<Duration, Refused> {
-    Ok(Duration::from_secs(number(file, entry)?.into()))
 }

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use listen::{Bodies, BodyError, FromPage, not_from_a_page};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -19,7 +20,6 @@ use crate::config::{Config, Target};
 use crate::event;
 use crate::mirrors::{Mirrors, When};
 use crate::show;
-use crate::target::hex;
 
 /// GitHub's largest.
 const BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
@@ -87,7 +87,7 @@ impl Http {
 
     fn is_signed(&self, signature: &str, body: &[u8]) -> bool {
         let secret = self.secret.as_deref().unwrap_or_default();
-        is_same(secret, signature, &hex(&tag(secret, body)))
+        is_same(secret, signature, &tag(secret, body))
     }
 }
 
@@ -110,10 +110,10 @@ fn is_same(secret: &str, a: &str, b: &str) -> bool {
 }
 
 /// What cannot be made of a text without the secret.
-fn tag(secret: &str, text: &[u8]) -> Vec<u8> {
+fn tag(secret: &str, text: &[u8]) -> String {
     let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes());
     let mac = mac.expect("a key may have any length").chain_update(text);
-    mac.finalize().into_bytes().to_vec()
+    format!("{:x}", Bytes::copy_from_slice(&mac.finalize().into_bytes()))
 }
 
 /// Status, error and reason.

@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use jobs::{
     Add, Clock, Entropy, Failure, Finish, Inbox, Job, JobId, JobInfo, JobType, Jobs, Lane, Limit,
-    LimitName, Query, Revive, Signal, State, TypeConfig, decode, encode,
+    LimitName, Query, Revive, Signal, State, TypeConfig, decode, encode, millis,
 };
 use serde::{Deserialize, Serialize};
 use store::{Store, tuple};
@@ -48,7 +48,7 @@ const UNKNOWN: Retry = Retry {
 };
 
 /// The data of a job. It has no URL, which may have credentials.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mirror {
     pub(crate) remote: String,
     pub(crate) project: String,
@@ -115,14 +115,13 @@ impl Mirrors {
 
     /// Makes the type known: with another timeout, or with any if it is new.
     pub(crate) async fn register(&self, timeout_sec: Option<u64>) -> jobs::Result<()> {
-        let known = self.jobs.type_config(&self.ty).await?;
+        if timeout_sec.is_none() && self.jobs.type_config(&self.ty).await?.is_some() {
+            return Ok(());
+        }
         let config = TypeConfig {
             retention_ms: Some(IDLE_MS),
             ..TypeConfig::new(1_000 * timeout_sec.unwrap_or(LOCK_TIMEOUT_SEC))
         };
-        if known.is_some_and(|known| timeout_sec.is_none() || known == config) {
-            return Ok(());
-        }
         self.jobs.set_type(&self.ty, config).await
     }
 
@@ -187,8 +186,8 @@ impl Mirrors {
             let (mut mirror, arrived) = (decode::<Mirror>(stored)?, arrived(Some(row.clone())));
             mirror.refs.merge(&arrived);
             // Another node may have created these again, and this one does not see them yet.
-            let is_old = |name: &String| !arrived.names.contains(name);
-            mirror.absent.retain(|name, _| is_old(name));
+            let absent = &mut mirror.absent;
+            absent.retain(|name, _| !arrived.names.contains(name));
             encode(&mirror)
         };
         decode(&self.inbox.take(job, merge).await?)
@@ -209,30 +208,24 @@ impl Mirrors {
                 left,
             } => (class, reason, left),
             Outcome::Done(note) => {
-                let done = Finish {
-                    reason: note.map(str::to_owned),
-                    ..Finish::done()
-                };
-                let first_ms = mirror.absent.values().min();
-                let Some((remote, first_ms)) = remote.zip(first_ms.copied()) else {
-                    return ended(mirror, done);
-                };
-                (mirror.refs, mirror.failed) = (Refs::of(mirror.absent.keys()), None);
                 // Not a failure, so events do not wait for it.
+                let first_ms = mirror.absent.values().min();
+                let again_ms = first_ms
+                    .zip(remote)
+                    .map(|(ms, remote)| ms + millis(remote.retry.delay));
+                (mirror.refs, mirror.failed) = (Refs::of(mirror.absent.keys()), None);
                 return Ok(Finish {
-                    again_ms: Some(first_ms + millis(remote.retry.delay)),
-                    ..done.data(encode(&mirror)?)
+                    reason: note.map(str::to_owned),
+                    again_ms,
+                    ..Finish::done().data(encode(&mirror)?)
                 });
             }
         };
-        mirror.refs = left;
-        mirror.refs.merge(&Refs::of(mirror.absent.keys()));
-        let class = remote.map_or(Class::Unknown, |_| class);
-        let retry = match (remote, class) {
-            (None, _) | (_, Class::Unknown) => Some(UNKNOWN),
-            (Some(remote), Class::Offline) => Some(remote.retry),
-            (Some(remote), Class::Lock) => Some(remote.lock_retry),
-            (Some(_), Class::Rejected | Class::Missing) => None,
+        let retry = match (class, remote) {
+            (Class::Offline, Some(remote)) => Some(remote.retry),
+            (Class::Lock, Some(remote)) => Some(remote.lock_retry),
+            (Class::Rejected | Class::Missing, Some(_)) => None,
+            (Class::Unknown, _) | (_, None) => Some(UNKNOWN),
         };
         let before = mirror.failed.filter(|(before, _)| *before == class);
         let before = before.map_or(0, |(_, failures)| failures);
@@ -242,10 +235,14 @@ impl Mirrors {
             _ => before + 1,
         };
         let retry = retry.filter(|retry| retry.allows(failures));
-        mirror.failed = Some((class, failures));
         if retry.is_none() && class == Class::Unknown {
-            return ended(mirror, Finish::failed(reason));
+            (mirror.refs, mirror.failed) = (Refs::default(), None);
+            mirror.absent.clear();
+            return Ok(Finish::failed(reason).data(encode(&mirror)?));
         }
+        mirror.refs = left;
+        mirror.refs.merge(&Refs::of(mirror.absent.keys()));
+        mirror.failed = Some((class, failures));
         let failed = Finish::failed(reason).data(encode(&mirror)?);
         let Some(retry) = retry else {
             return Ok(self.inbox.finish_dead(job, failed).await?);
@@ -263,11 +260,10 @@ impl Mirrors {
             data: true,
             ..Query::default()
         };
-        let (mut found, mut cursor) = (Vec::new(), None);
-        loop {
-            let page = (self.jobs).list(&self.ty, &query, cursor.as_ref(), jobs::PAGE_JOBS_MAX);
-            let page = page.await?;
-            for job in page.jobs {
+        let mut pages = self.jobs.pages(&self.ty, query, jobs::PAGE_JOBS_MAX);
+        let mut found = Vec::new();
+        while let Some(page) = pages.next().await? {
+            for job in page {
                 let (info, mirror) = (job.info, job.data.and_then(|data| decode(&data).ok()));
                 let Some(mirror) = mirror.filter(|_| idle || info.state != State::Finished) else {
                     continue;
@@ -279,11 +275,8 @@ impl Mirrors {
                     arrived,
                 });
             }
-            cursor = page.cursor;
-            if cursor.is_none() {
-                return Ok(found);
-            }
         }
+        Ok(found)
     }
 
     /// The job of a target.
@@ -292,21 +285,12 @@ impl Mirrors {
     }
 }
 
-/// Nothing is left to be pushed.
-fn ended(mut mirror: Mirror, finish: Finish) -> Result<Finish, Failure> {
-    (mirror.refs, mirror.failed) = (Refs::default(), None);
-    mirror.absent.clear();
-    Ok(finish.data(encode(&mirror)?))
-}
-
 fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> {
     let mirror = Mirror {
         remote: target.remote.name.clone(),
         project: target.project.as_str().to_owned(),
         place: target.place.clone(),
-        refs: Refs::default(),
-        absent: BTreeMap::new(),
-        failed: None,
+        ..Mirror::default()
     };
     let delay_ms = millis(target.remote.delay);
     // The same for all events of a target, so that a later one does not make it shorter.
@@ -351,10 +335,6 @@ fn arrived(row: Option<Bytes>) -> Refs {
     row.map_or_else(Refs::default, |row| {
         decode(&row).unwrap_or_else(|_| Refs::all())
     })
-}
-
-pub(crate) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -63,15 +63,14 @@ impl Project {
 
 /// An error if git, started in a repository, could take another one.
 fn is_found_by_git(path: &Path) -> io::Result<()> {
-    // It would be the first.
-    let is_hidden = path.join(".git").symlink_metadata().is_ok();
-    // Separates the directories in which git does not look.
     let above = path.parent().map(Path::as_os_str).unwrap_or_default();
-    let is_split = above.as_encoded_bytes().contains(&b':');
-    let reason = match (is_hidden, is_split) {
-        (true, _) => "contains .git, which git would push instead; remove that",
-        (_, true) => "is in a directory with a colon in its name; rename that",
-        _ => return Ok(()),
+    let reason = if path.join(".git").symlink_metadata().is_ok() {
+        "contains .git, which git would push instead; remove that"
+    } else if above.as_encoded_bytes().contains(&b':') {
+        // It separates the directories in which git does not look.
+        "is in a directory with a colon in its name; rename that"
+    } else {
+        return Ok(());
     };
     Err(io::Error::other(format!("{} {reason}", path.display())))
 }
@@ -104,45 +103,41 @@ pub(crate) fn is_absence(error: &io::Error) -> bool {
 
 /// All projects that have a repository below a directory. Of what is in it, whatever cannot be read is left out.
 pub(crate) fn all(root: &Path) -> io::Result<Vec<Project>> {
-    let skip = |path: &Path, error: &io::Error| {
-        // It may just have been removed.
-        if !is_absence(error) {
-            tracing::warn!(path = %path.display(), %error, "skipped a directory: it cannot be read");
-        }
-    };
     is_mounted(root)?;
-    let mut found = Vec::new();
-    let mut directories = vec![root.to_owned()];
-    while let Some(directory) = directories.pop() {
-        let entries = fs::read_dir(&directory).and_then(Iterator::collect);
-        let entries: Vec<fs::DirEntry> = match entries {
-            Err(error) if directory != root => {
-                skip(&directory, &error);
+    let (mut found, mut left) = (Vec::new(), directories(root)?);
+    while let Some(path) = left.pop() {
+        let below = match is_repository(&path) {
+            Ok(true) => {
+                let name = path.strip_prefix(root).ok().and_then(Path::to_str);
+                if let Some(Ok(project)) = name.map(Project::new) {
+                    found.push(project);
+                } else {
+                    tracing::warn!(path = %path.display(), "skipped a repository: its name is not a valid project name");
+                }
                 continue;
             }
-            entries => entries?,
+            Ok(false) => directories(&path),
+            Err(error) => Err(error),
         };
-        for entry in entries {
-            let path = entry.path();
-            let is_directory = entry.file_type().map(|kind| kind.is_dir());
-            match is_directory.and_then(|is| Ok(is.then_some(is_repository(&path)?))) {
-                Ok(Some(true)) => {
-                    let name = path.strip_prefix(root).ok().and_then(Path::to_str);
-                    match name.map(Project::new) {
-                        Some(Ok(project)) => found.push(project),
-                        _ => {
-                            tracing::warn!(path = %path.display(), "skipped a repository: its name is not a valid project name");
-                        }
-                    }
-                }
-                Ok(Some(false)) => directories.push(path),
-                Ok(None) => {}
-                Err(error) => skip(&path, &error),
+        match below {
+            Ok(below) => left.extend(below),
+            // It may just have been removed.
+            Err(error) if is_absence(&error) => {}
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "skipped a directory: it cannot be read");
             }
         }
     }
     found.sort();
     Ok(found)
+}
+
+/// The directories in a directory, not those that links lead to.
+fn directories(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
+    let is_directory = |entry: &fs::DirEntry| entry.file_type().map_or(true, |kind| kind.is_dir());
+    let directories = entries.iter().filter(|entry| is_directory(entry));
+    Ok(directories.map(fs::DirEntry::path).collect())
 }
 
 /// Which projects are meant: `^regex`, matching the whole name, `prefix*`, or a name.
@@ -168,8 +163,13 @@ impl Pattern {
         })
     }
 
-    /// Whether a project is meant, or `unknown` if a regex takes too long to tell.
-    pub(crate) fn matches_or(&self, project: &Project, unknown: bool) -> bool {
+    /// Whether a project is meant by any of these, or `unknown` if a regex takes too long to tell.
+    pub(crate) fn any(patterns: &[Self], project: &Project, unknown: bool) -> bool {
+        let mut patterns = patterns.iter();
+        patterns.any(|pattern| pattern.matches_or(project, unknown))
+    }
+
+    fn matches_or(&self, project: &Project, unknown: bool) -> bool {
         match self {
             Self::Regex(regex) => regex.is_match(&project.0).unwrap_or_else(|error| {
                 let project = project.as_str();

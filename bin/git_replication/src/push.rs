@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use child::Ended;
+use jobs::millis;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Target;
-use crate::mirrors::millis;
 use crate::process::Git;
 use crate::refs::{self, Refs, Refspec};
 use crate::target::redact;
@@ -153,10 +153,9 @@ impl Push<'_> {
             return Ok(Vec::new());
         }
         // Git refuses the whole push if a ref that is named does not exist.
+        let mirror = self.target.remote.mirror;
         let spec = |spec: &Refspec| match spec.name() {
-            Some(name) if !there.contains(name) => {
-                self.target.remote.mirror.then(|| spec.deletion())
-            }
+            Some(name) if !there.contains(name) => mirror.then(|| spec.deletion()),
             _ => Some(spec.whole()),
         };
         self.spare(specs.iter().filter_map(spec).collect()).await
@@ -184,10 +183,8 @@ impl Push<'_> {
         names: &BTreeSet<String>,
     ) -> io::Result<(Vec<String>, Vec<Deletion>)> {
         let named = self.target.remote.push.iter().filter_map(Refspec::name);
-        let asked = named
-            .map(str::to_owned)
-            .chain(names.iter().cloned())
-            .collect();
+        let mut asked = names.clone();
+        asked.extend(named.map(str::to_owned));
         let there = self.list(&asked, |name| asked.contains(name)).await?;
         // As in a push of all refs: a refspec of one ref that does not exist does not count.
         let mut valid = self.target.remote.push.clone();
@@ -304,11 +301,12 @@ fn judge(ended: &Ended, target: &Target<'_>, refs: &Refs, deletions: &[Deletion]
     let names = Refs::of(names.chain(pushed.iter().map(|refusal| refusal.from)));
     let is_whole = refs.all && !deleted.is_empty();
     let left = if is_whole { refs } else { &names };
-    let name = [first.from, first.to]
-        .into_iter()
-        .find(|name| !name.is_empty());
-    let (name, more) = (name.unwrap_or_default(), refused.len() - 1);
-    let reason = match more {
+    let name = if first.from.is_empty() {
+        first.to
+    } else {
+        first.from
+    };
+    let reason = match refused.len() - 1 {
         0 => format!("{name}: {}", first.reason),
         more => format!("{name}: {}, and {more} more", first.reason),
     };
@@ -389,16 +387,14 @@ fn unreachable(messages: &str) -> (Class, String) {
     let missing = tells(&MISSING).filter(|line| !has_any(line, &NOT_THERE));
     let class = missing.map_or(Class::Offline, |_| Class::Missing);
     // Git's own line only says that ssh has failed.
-    let generic = lines
-        .iter()
-        .position(|line| line.starts_with("fatal: Could not read from"));
+    let is_generic = |line: &&str| line.starts_with("fatal: Could not read from");
+    let generic = lines.iter().position(is_generic);
     let before = generic.and_then(|at| lines[..at].last());
     let told = missing.or(before);
     let told = told.or_else(|| tells(&["fatal: ", "error: ", "ERROR"]));
-    let told = told
-        .or(lines.last())
-        .unwrap_or(&"git push failed without a message");
-    (class, (*told).to_owned())
+    let told = told.or(lines.last()).copied();
+    let told = told.unwrap_or("git push failed without a message");
+    (class, told.to_owned())
 }
 
 fn has_any(text: &str, parts: &[&str]) -> bool {

@@ -58,9 +58,9 @@ impl Refs {
             return "all refs".to_owned();
         }
         let first: Vec<&str> = self.names.iter().take(2).map(String::as_str).collect();
-        match self.names.len().saturating_sub(first.len()) {
-            0 => first.join(", "),
-            more => format!("{}, {more} more", first.join(", ")),
+        match (first.join(", "), self.names.len()) {
+            (first, 0..=2) => first,
+            (first, count) => format!("{first}, {} more", count - 2),
         }
     }
 }

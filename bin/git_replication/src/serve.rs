@@ -111,12 +111,11 @@ impl Command {
             publish,
             hangup,
         };
-        tasks.spawn(follower.run(stop.clone()));
+        tasks.spawn(stop.clone().run_until_cancelled_owned(follower.run()));
         if config.borrow().replicate_on_startup {
             let config = Arc::clone(&config.borrow());
-            let all = push_all(repositories.clone(), mirrors.clone(), config);
-            let stop = stop.clone();
-            tasks.spawn(async move { Box::pin(stop.run_until_cancelled_owned(all)).await });
+            let all = Box::pin(push_all(repositories.clone(), mirrors.clone(), config));
+            tasks.spawn(stop.clone().run_until_cancelled_owned(all));
         }
         let runner = Arc::new(Runner {
             mirrors,
@@ -243,12 +242,11 @@ struct Follower {
 }
 
 impl Follower {
-    async fn run(mut self, stop: CancellationToken) {
+    async fn run(mut self) {
         let mut is_limited = true;
         loop {
             let config = Config::clone(&self.publish.borrow());
             let looks = tokio::select! {
-                () = stop.cancelled() => return,
                 () = sleep(RELOAD) => config.auto_reload,
                 _ = self.hangup.recv() => {
                     self.read.clear();
@@ -261,7 +259,7 @@ impl Follower {
                 let is_new = looks && reload(&path, &mut read, &mut new);
                 (is_new, read, new)
             });
-            let Some(Ok((is_new, read, config))) = stop.run_until_cancelled(reading).await else {
+            let Ok((is_new, read, config)) = reading.await else {
                 return;
             };
             self.read = read;
@@ -270,8 +268,7 @@ impl Follower {
                 is_limited = false;
             }
             if !is_limited {
-                let limited = stop.run_until_cancelled(self.mirrors.limit(&config)).await;
-                let Some(limited) = limited else { return };
+                let limited = self.mirrors.limit(&config).await;
                 is_limited = limited.is_ok();
                 if let Err(error) = limited {
                     tracing::error!(error = %store::chain(&error), "cannot save the thread limits of the remotes; trying again");
@@ -337,7 +334,7 @@ mod tests {
         faults.set_outage(true);
         std::fs::write(&path, format!("{TEXT}threads = 7\n")).unwrap();
         let stop = CancellationToken::new();
-        let following = tokio::spawn(follower.run(stop.clone()));
+        let following = tokio::spawn(stop.clone().run_until_cancelled_owned(follower.run()));
         config.changed().await.unwrap();
         sleep(RELOAD * 20).await;
         assert!(mirrors.jobs.limits(&mirrors.ty).await.unwrap().is_empty());
@@ -372,7 +369,7 @@ mod tests {
             hangup,
         };
         let stop = CancellationToken::new();
-        let following = tokio::spawn(follower.run(stop.clone()));
+        let following = tokio::spawn(stop.clone().run_until_cancelled_owned(follower.run()));
         let id = rustix::process::getpid();
         rustix::process::kill_process(id, rustix::process::Signal::HUP).unwrap();
         // Succeeds once the node has opened it for reading.

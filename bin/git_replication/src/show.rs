@@ -44,7 +44,8 @@ pub(crate) async fn rows(mirrors: &Mirrors, idle: bool) -> jobs::Result<Vec<Row>
 
 fn row(listed: Listed) -> Row {
     let (mirror, info) = (listed.mirror, listed.info);
-    let (last, is_running) = (info.last.as_ref(), info.state == State::Running);
+    let last = info.last.as_ref();
+    let current = last.filter(|last| last.end.is_none());
     let failed = last.and_then(|last| last.end.as_ref()?.reason.clone());
     let waits_for = info.waits_for.map(|limit| limit.to_string());
     let waits = waits_for.map(|limit| match limit.split_once('|') {
@@ -65,15 +66,9 @@ fn row(listed: Listed) -> Row {
         state,
         refs: mirror.refs.shown(),
         arrived: listed.arrived.shown(),
-        node: last
-            .filter(|_| is_running)
-            .map(|last| last.holder.to_string()),
-        at_ms: match (info.state, last, info.finished_ms) {
-            (State::Running, Some(last), _) => last.started_ms,
-            (_, _, Some(ended)) => ended,
-            _ => info.due_ms,
-        },
-        reason: waits.or_else(|| failed.filter(|_| !is_running)),
+        node: current.map(|run| run.holder.to_string()),
+        at_ms: (current.map(|run| run.started_ms).or(info.finished_ms)).unwrap_or(info.due_ms),
+        reason: waits.or(failed),
         failures: mirror.failed.map_or(0, |(_, failures)| failures),
         remote: mirror.remote,
     }

@@ -46,17 +46,18 @@ pub(crate) struct Command {
 
 impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        if !self.all && self.project.is_empty() && self.url.is_none() && self.remote.is_empty() {
+        let chooses = self.url.is_some() || !self.project.is_empty() || !self.remote.is_empty();
+        if !self.all && !chooses {
             let reason = "nothing is chosen; give --all, --project, --remote or --url";
-            return Err(Refused::argument(reason.to_owned()).into());
+            return Err(Refused::argument(reason).into());
         }
         let (mirrors, config) = self.shared.open().await?;
         let projects = self.projects()?;
         let targets = self.targets(&config, &projects);
         if targets.is_empty() {
-            if self.url.is_some() || !self.project.is_empty() || !self.remote.is_empty() {
+            if chooses {
                 let reason = "nothing to push: no project and remote match; check --project, --remote and --url";
-                return Err(Refused::argument(reason.to_owned()).into());
+                return Err(Refused::argument(reason).into());
             }
             println("nothing to push: no remote has a project");
             return Ok(ExitCode::SUCCESS);
@@ -79,31 +80,23 @@ impl Command {
         let all = project::all(&self.repositories)
             .with_context(|| format!("cannot list {directory}; check --repositories"))?;
         let pattern = |text: &String| {
-            Pattern::parse(text).map_err(|error| format!("--project {text:?}: {error}"))
+            let pattern = Pattern::parse(text);
+            pattern.map_err(|why| Refused::argument(format!("--project {text:?}: {why}")))
         };
-        let patterns = self.project.iter().map(pattern);
-        let patterns = patterns.collect::<Result<Vec<_>, String>>();
-        let patterns = patterns.map_err(Refused::argument)?;
-        let chosen = |project: &Project| {
-            patterns.is_empty()
-                || patterns
-                    .iter()
-                    .any(|pattern| pattern.matches_or(project, false))
-        };
+        let patterns: Vec<Pattern> = self.project.iter().map(pattern).collect::<Result<_, _>>()?;
+        let any = |project: &Project| Pattern::any(&patterns, project, false);
+        let chosen = |project: &Project| patterns.is_empty() || any(project);
         Ok(all.into_iter().filter(chosen).collect())
     }
 
     fn targets<'a>(&self, config: &'a Config, projects: &'a [Project]) -> Vec<Target<'a>> {
-        let remote =
-            |target: &Target| self.remote.is_empty() || self.remote.contains(&target.remote.name);
-        let url = |target: &Target| {
-            let text = self.url.as_deref().unwrap_or_default();
-            target.url.contains(text) || target.template.as_str().contains(text)
+        let url = self.url.as_deref().unwrap_or_default();
+        let chosen = |target: &Target| {
+            (self.remote.is_empty() || self.remote.contains(&target.remote.name))
+                && (target.url.contains(url) || target.template.as_str().contains(url))
         };
         let targets = projects.iter().flat_map(|project| config.targets(project));
-        targets
-            .filter(|target| remote(target) && url(target))
-            .collect()
+        targets.filter(chosen).collect()
     }
 }
 
@@ -118,14 +111,13 @@ async fn wait(
     loop {
         let mut still = Vec::new();
         for (target, before) in waiting {
-            match outcome(mirrors.info(target).await?, before) {
-                None => still.push((target, before)),
-                Some(Ok(told)) => println(&format!("{}: {told}", target.place)),
-                Some(Err(reason)) => {
-                    failed = true;
-                    println(&format!("{}: failed: {reason}", target.place));
-                }
-            }
+            let Some(ended) = outcome(mirrors.info(target).await?, before) else {
+                still.push((target, before));
+                continue;
+            };
+            failed |= ended.is_err();
+            let told = ended.unwrap_or_else(|reason| format!("failed: {reason}"));
+            println(&format!("{}: {told}", target.place));
         }
         if still.is_empty() {
             return Ok(ExitCode::from(u8::from(failed)));

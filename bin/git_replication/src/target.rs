@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::path::Path;
 
+use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use sha2::{Digest as _, Sha256};
 
@@ -56,7 +56,8 @@ impl Template {
             return Err("a URL has no control characters");
         }
         // A project's name is never a part of the host or the user.
-        if Parts::of(text)?.host.contains(NAME) {
+        let parts = Parts::of(text)?;
+        if parts.host.contains(NAME) || parts.user.contains(NAME) {
             return Err("`${name}` stands in the path of a URL");
         }
         // What looks like a path may be the rest of a password, which belongs neither in the store nor in the log.
@@ -113,24 +114,22 @@ impl Template {
 /// The parts of a URL, as it is written.
 struct Parts<'a> {
     scheme: String,
-    /// With the user and the port.
+    /// With the password.
+    user: &'a str,
+    /// With the port.
     host: &'a str,
     path: Cow<'a, str>,
 }
 
 impl<'a> Parts<'a> {
     fn of(url: &'a str) -> Result<Self, &'static str> {
-        let (scheme, host, path) = if let Some((scheme, rest)) = url.split_once("://") {
-            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            // What is read as a port here may be the start of a password, and its rest would be a part of the path.
-            if has_odd_port(host) {
-                return Err(PORT);
-            }
+        let (scheme, authority, path) = if let Some((scheme, rest)) = url.split_once("://") {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
             let scheme = scheme.to_ascii_lowercase();
             // Git decodes these URLs itself, and leaves those of HTTP to the server.
             let is_decoded = !scheme.starts_with("http");
             let decoded = is_decoded.then(|| percent_decode_str(path).decode_utf8().ok());
-            (scheme, host, decoded.flatten().unwrap_or(path.into()))
+            (scheme, authority, decoded.flatten().unwrap_or(path.into()))
         } else if url.starts_with('/') {
             ("file".to_owned(), "", url.into())
         } else {
@@ -144,24 +143,36 @@ impl<'a> Parts<'a> {
             };
             ("ssh".to_owned(), host, path)
         };
-        let is_known = SCHEMES.contains(&scheme.as_str());
-        let is_local = scheme == "file";
-        if !is_known || path.is_empty() || host.is_empty() != is_local || host.contains('/') {
+        let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let port = host.rsplit_once(']').map_or(host, |(_, port)| port);
+        let port = port.rsplit_once(':').map_or("", |(_, port)| port);
+        // What is read as a port here may be the start of a password, and its rest would be a part of the path.
+        if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(PORT);
+        }
+        let is_host = authority.is_empty() == (scheme == "file") && !authority.contains('/');
+        if !SCHEMES.contains(&scheme.as_str()) || path.is_empty() || !is_host {
             return Err(HELP);
         }
-        Ok(Self { scheme, host, path })
+        Ok(Self {
+            scheme,
+            user,
+            host,
+            path,
+        })
     }
 }
 
 /// The place that a URL names: the same for all spellings of it, and without credentials, which do not belong in a
 /// store. Pushes to one place never overlap.
 pub(crate) fn place(url: &str) -> Result<String, &'static str> {
-    let Parts { scheme, host, path } = Parts::of(url)?;
-    let names = path.split('/').filter(|name| !matches!(*name, "" | "."));
+    let parts = Parts::of(url)?;
+    let names = parts.path.split('/');
+    let names = names.filter(|name| !matches!(*name, "" | "."));
     let path: String = names.flat_map(|name| ["/", name]).collect();
-    let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
-    let host = host.to_ascii_lowercase();
-    let port = match scheme.as_str() {
+    let host = parts.host.to_ascii_lowercase();
+    let scheme = parts.scheme.as_str();
+    let port = match scheme {
         "ssh" => ":22",
         "git" => ":9418",
         "http" => ":80",
@@ -173,7 +184,7 @@ pub(crate) fn place(url: &str) -> Result<String, &'static str> {
         return Err(HELP);
     }
     // Paths below `~` depend on the user, whose password does not belong in the store.
-    let user = user.split(':').next().unwrap_or_default();
+    let user = parts.user.split(':').next().unwrap_or_default();
     if scheme == "ssh" && path.starts_with("/~/") && !user.is_empty() {
         return Ok(format!("ssh://{user}@{host}{path}"));
     }
@@ -207,17 +218,6 @@ pub(crate) fn without_user(url: &str) -> String {
     )
 }
 
-/// Whether what stands where a port would be is none.
-fn has_odd_port(authority: &str) -> bool {
-    let host = authority
-        .rsplit_once('@')
-        .map_or(authority, |(_, host)| host);
-    let after = host.rsplit_once(']').map_or(host, |(_, after)| after);
-    after
-        .rsplit_once(':')
-        .is_some_and(|(_, port)| !port.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
 /// Text as a part of a job's id or a limit's name: short, and without what separates parts.
 pub(crate) fn bounded(text: &str) -> String {
     let escaped = utf8_percent_encode(text, IN_NAMES).to_string();
@@ -229,16 +229,8 @@ pub(crate) fn bounded(text: &str) -> String {
         .filter(char::is_ascii)
         .take(BOUNDED_BYTES / 2)
         .collect();
-    start + "#" + &hex(&Sha256::digest(text)[..16])
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    let digest = Bytes::copy_from_slice(&Sha256::digest(text)[..16]);
+    format!("{start}#{digest:x}")
 }
 
 /// A number from 0 to below `end` that is always the same for a text.

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::process::without_repository;
 use crate::target::without_user;
@@ -13,8 +14,8 @@ use crate::target::without_user;
 pub(crate) struct Refused(String);
 
 impl Refused {
-    pub(crate) fn argument(reason: String) -> Self {
-        Self(reason)
+    pub(crate) fn argument(reason: impl Into<String>) -> Self {
+        Self(reason.into())
     }
 }
 
@@ -27,7 +28,31 @@ pub(crate) struct Entry {
     pub(crate) subsection: Option<String>,
     pub(crate) key: String,
     /// `None` for a key without `=`, which means true.
-    pub(crate) value: Option<String>,
+    value: Option<String>,
+}
+
+impl Entry {
+    pub(crate) fn text(&self) -> &str {
+        self.value.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn boolean(&self) -> Result<bool, &'static str> {
+        let text = self.value.as_deref().unwrap_or("true");
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => Ok(true),
+            "false" | "no" | "off" | "0" | "" => Ok(false),
+            _ => Err("give true or false"),
+        }
+    }
+
+    pub(crate) fn number(&self) -> Result<u32, String> {
+        let reason = || format!("give a number from 0 to {}", u32::MAX);
+        self.text().trim().parse().map_err(|_| reason())
+    }
+
+    pub(crate) fn seconds(&self) -> Result<Duration, String> {
+        Ok(Duration::from_secs(self.number()?.into()))
+    }
 }
 
 /// The values of a file, in order.
@@ -76,7 +101,7 @@ impl File {
 
     /// Why a value cannot be used. It is shown without credentials.
     pub(crate) fn refuse_value(&self, entry: &Entry, reason: &str) -> Refused {
-        let value = without_user(entry.value.as_deref().unwrap_or_default());
+        let value = without_user(entry.text());
         self.refuse(format!("{} is {value:?}: {reason}", entry.name))
     }
 }
