@@ -40,7 +40,7 @@ use crate::outcome::Outcome;
 use crate::permits::{Permit, Permits};
 use crate::quarantine::{Quarantine, Suspect};
 use crate::service::{PARKED_MS, Replications};
-use crate::starts::{self, StartPermit, Starts};
+use crate::starts::{StartPermit, Starts};
 use crate::testing::{self, Bug};
 use replication::Error;
 use replication::engine::{self, Budget, Ending, Handles, Phase, Progress, Report, Run, Settings};
@@ -235,7 +235,7 @@ impl Work<'_> {
         };
         // Only the first run belongs to the trace of the request that created the job; later runs would bury it.
         let asked = data.trace.take();
-        let start_permit = tokio::select! {
+        let mut start_permit = tokio::select! {
             biased;
             () = self.stopped() => return Ok(self.stop_end()),
             start_permit = Box::pin(self.start_permit(&replication)) => start_permit,
@@ -246,14 +246,15 @@ impl Work<'_> {
         let identified = tokio::select! {
             biased;
             () = self.stopped() => return Ok(self.stop_end()),
-            identified = Box::pin(identify) => identified,
+            identified = start_permit.during(Box::pin(identify)) => identified,
         };
         let (identity, filter_code) = match identified {
             Ok(identified) => identified,
             Err(error) => return Ok(End::of_error(&error)),
         };
         let seed = loop {
-            match Box::pin(self.begin(data, &identity)).await {
+            let begun = start_permit.during(Box::pin(self.begin(data, &identity)));
+            match begun.await {
                 Ok(Begun::Run(seed)) => break seed,
                 Ok(Begun::Again) => return Ok(End::Reschedule { due_ms: 0 }),
                 Ok(Begun::Duplicate) => {
@@ -271,7 +272,7 @@ impl Work<'_> {
             tokio::select! {
                 biased;
                 () = self.stopped() => return Ok(self.stop_end()),
-                () = tokio::time::sleep(LEAVING_PAUSE) => {}
+                () = start_permit.during(tokio::time::sleep(LEAVING_PAUSE)) => {}
             }
         };
         crate::metrics::started(reason, self.runner.now_ms(), self.accepted.ready_ms);
@@ -329,7 +330,7 @@ impl Work<'_> {
     }
 
     /// Runs the engine until it has ended, or has caught up and a listener watches its source.
-    async fn drive(&self, run: Run, data: &mut JobData, start_permit: StartPermit) -> Driven {
+    async fn drive(&self, run: Run, data: &mut JobData, mut start_permit: StartPermit) -> Driven {
         let (control, handles) = Handles::new(self.gate());
         let _copying = testing::copying(run.identity.replication.as_str(), self.accepted);
         let progress = control.progress();
@@ -341,11 +342,11 @@ impl Work<'_> {
         let mut progressing = progress.clone();
         let begun = async {
             let caught_up = progressing.wait_for(|now| now.phase == Phase::CaughtUp);
-            drop(tokio::time::timeout(starts::START_MAX, caught_up).await);
+            drop(start_permit.during(caught_up).await);
+            drop(start_permit);
         };
         let cleared = self.clear_suspect(progress.clone());
-        let mut suspected = true;
-        let mut start_permit = Some(start_permit);
+        let (mut starts, mut suspected) = (true, true);
         tokio::pin!(begun, engine, watching, settled, cleared);
         let mut watched = false;
         let mut idle = None;
@@ -353,7 +354,7 @@ impl Work<'_> {
             tokio::select! {
                 biased;
                 outcome = &mut engine => break Some(outcome),
-                () = &mut begun, if start_permit.is_some() => start_permit = None,
+                () = &mut begun, if starts => starts = false,
                 () = &mut cleared, if suspected => suspected = false,
                 lost = &mut watching, if !watched => {
                     watched = true;

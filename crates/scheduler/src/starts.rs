@@ -1,7 +1,8 @@
 //! Limits concurrent starts of runs per server.
 //!
 //! A server that is asked for a thousand databases at once does little but open and close files. So a run counts as
-//! starting until it has caught up, but only for a few seconds: after that it no longer keeps others waiting.
+//! starting until it has caught up, but only for a few seconds: after that it no longer keeps others waiting. Nor does one
+//! that waits longer for its other server, or for its filter function.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,11 +10,12 @@ use std::time::Duration;
 
 use couch::Endpoint;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use replication::params::Replication;
 
 /// How long a run counts as starting at most.
-pub(crate) const START_MAX: Duration = Duration::from_secs(2);
+const START_MAX: Duration = Duration::from_secs(2);
 
 /// A server with its start permits.
 type Key = (String, Option<u16>, usize);
@@ -22,11 +24,26 @@ type Key = (String, Option<u16>, usize);
 #[derive(Debug, Default)]
 pub(crate) struct Starts(Mutex<HashMap<Key, Weak<Semaphore>>>);
 
-/// Released on drop.
+/// Released on drop, and by [`StartPermit::during`].
 #[derive(Debug)]
-pub(crate) struct StartPermit(
-    #[expect(dead_code, reason = "held for its drop")] Vec<OwnedSemaphorePermit>,
-);
+pub(crate) struct StartPermit {
+    permits: Vec<OwnedSemaphorePermit>,
+    until: Instant,
+}
+
+impl StartPermit {
+    /// Takes a step of the start; a step that takes longer than a start may keeps no others waiting.
+    pub(crate) async fn during<F: Future>(&mut self, step: F) -> F::Output {
+        tokio::pin!(step);
+        if !self.permits.is_empty() {
+            if let Ok(done) = timeout_at(self.until, &mut step).await {
+                return done;
+            }
+            self.permits.clear();
+        }
+        step.await
+    }
+}
 
 impl Starts {
     /// Waits until a replication may start at both of its servers. 0 turns the limit off.
@@ -36,7 +53,10 @@ impl Starts {
     }
 
     async fn at(&self, endpoints: [&Endpoint; 2], max: usize) -> StartPermit {
-        let mut permits = Vec::new();
+        let mut permit = StartPermit {
+            permits: Vec::new(),
+            until: Instant::now() + START_MAX,
+        };
         if max > 0 {
             let key = |endpoint: &Endpoint| (endpoint.host().to_owned(), endpoint.port(), max);
             let mut servers = Vec::from(endpoints.map(key));
@@ -44,12 +64,14 @@ impl Starts {
             servers.sort();
             servers.dedup();
             for server in servers {
-                let server = self.permits(server);
+                let acquired = self.permits(server).acquire_owned();
                 // The semaphore is never closed.
-                permits.extend(server.acquire_owned().await.ok());
+                let taken = permit.during(acquired).await.ok();
+                permit.permits.extend(taken);
+                permit.until = Instant::now() + START_MAX;
             }
         }
-        StartPermit(permits)
+        permit
     }
 
     fn permits(&self, server: Key) -> Arc<Semaphore> {
@@ -74,8 +96,8 @@ mod tests {
         Endpoint::from_url(url).unwrap()
     }
 
-    #[test]
-    fn concurrent_starts_are_limited_per_server() {
+    #[tokio::test(start_paused = true)]
+    async fn concurrent_starts_are_limited_per_server() {
         let starts = Starts::default();
         let (a, b, c) = (
             endpoint("http://a:1/x"),
@@ -97,5 +119,38 @@ mod tests {
         assert_eq!(starts.0.lock().unwrap().len(), 3);
         assert!(now(&endpoint("http://a:2/x"), &a, 1).is_some());
         assert_eq!(starts.0.lock().unwrap().len(), 2);
+    }
+
+    /// A server that does not respond has all of its permits taken.
+    #[tokio::test(start_paused = true)]
+    async fn permits_are_not_held_for_long() {
+        let starts = Starts::default();
+        let (a, b) = (endpoint("http://a:1/x"), endpoint("http://b:1/x"));
+        let at = |server| starts.at([server, server], 1);
+        let mut hung = at(&a).await;
+        let hangs = hung.during(std::future::pending::<()>());
+        tokio::pin!(hangs);
+        assert!(hangs.as_mut().now_or_never().is_none());
+        assert!(at(&a).now_or_never().is_none());
+        tokio::time::advance(START_MAX).await;
+        assert!(hangs.as_mut().now_or_never().is_none());
+        let mut first = at(&a).now_or_never().unwrap();
+        assert_eq!(first.during(async { 7 }).await, 7);
+        assert!(
+            at(&a).now_or_never().is_none(),
+            "a short step releases nothing"
+        );
+
+        let taken = at(&b).await;
+        drop(first);
+        let waits = starts.at([&a, &b], 1);
+        tokio::pin!(waits);
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert!(at(&a).now_or_never().is_none());
+        tokio::time::advance(START_MAX).await;
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert!(at(&a).now_or_never().is_some());
+        drop(taken);
+        assert!(waits.now_or_never().is_some());
     }
 }

@@ -119,7 +119,8 @@ impl Work<'_> {
                 }
                 Err(end) => return end.with(*last),
             }
-            if let Some(end) = Box::pin(self.id_changed(&run)).await {
+            let id_changed = start_permit.during(Box::pin(self.id_changed(&run)));
+            if let Some(end) = id_changed.await {
                 return end.with(*last);
             }
             self.begin_again(&mut run, &last);
@@ -297,8 +298,9 @@ impl Work<'_> {
                 data.asked_through = through;
                 return Err(End::Reschedule { due_ms });
             };
-            let start_permit = Box::pin(self.start_permit(&run.replication)).await;
-            (self.retake_limits(data).await).map(|()| (permit, start_permit))
+            let mut start_permit = Box::pin(self.start_permit(&run.replication)).await;
+            let retaken = start_permit.during(self.retake_limits(data)).await;
+            retaken.map(|()| (permit, start_permit))
         };
         tokio::select! {
             biased;

@@ -105,6 +105,33 @@ async fn a_hung_server_does_not_block_other_starts() {
     world.until_state("first", "running").await;
 }
 
+/// A run that fetches its filter function is starting as well.
+#[tokio::test]
+async fn a_hung_filter_does_not_block_other_starts() {
+    let world = World::new().await;
+    let node = world.node("n1").await;
+    let options = Options {
+        max_starts_per_server: 1,
+        ..Options::default()
+    };
+    node.replications.set_options(options).unwrap();
+    let hangs = (On::any("/hangs/_design"), Fault::Hang);
+    world.peer.set_faults(Faults::script([hangs]));
+    world.peer.create_database("hangs").unwrap();
+    let source = world.peer.database_url("hangs");
+    let filtered = json!({"source": source, "filter": "d/f"});
+    world.put("first", &filtered).await;
+    let is_asked = || {
+        let asked = world.peer.requests();
+        (asked.iter()).any(|asked| asked.path.starts_with("/hangs/_design"))
+    };
+    world.until("first", |_| is_asked()).await;
+    world.peer.put("a", r#"{"_id":"x"}"#).unwrap();
+    world.put("second", &json!({})).await;
+    world.until_state("second", "completed").await;
+    world.until_copied("x").await;
+}
+
 /// Removing a job costs its holder one read of that job, and nothing for its other jobs.
 #[tokio::test]
 async fn a_holder_learns_that_it_lost_a_job() {
