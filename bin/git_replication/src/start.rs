@@ -216,18 +216,37 @@ mod tests {
         let _ = jobs.finish(&accepted[0].job, Finish::done()).await.unwrap();
         let pushed = outcome(Some(info().await), before);
         assert_eq!(pushed, Some(Ok("pushed".to_owned())));
+    }
 
-        let before = info().await.attempts;
+    /// Nothing is known of a push whose node was killed, or whose job was given back.
+    #[tokio::test]
+    async fn a_push_that_tells_nothing_is_not_told() {
+        let config = read("[remote \"a\"]\nurl = /m/${name}\n").unwrap();
+        let project = Project::new("app").unwrap();
+        let target = config.targets(&project).next().unwrap();
+        let mirrors = Mirrors::open("memory:").await.unwrap();
+        mirrors.register(None).await.unwrap();
+        let (jobs, holder) = (&mirrors.jobs, Holder::new("node").unwrap());
+        let info = async || mirrors.info(&target).await.unwrap().unwrap();
+        let (targets, none) = (std::slice::from_ref(&target), Refs::default());
         mirrors.notify(targets, &none, When::Now).await.unwrap();
-        let accepted = jobs.accept(&mirrors.ty, &holder, 1).await.unwrap().jobs;
-        let killed = Finish {
+        let ends = async |finish| {
+            let accepted = jobs.accept(&mirrors.ty, &holder, 1).await.unwrap().jobs;
+            jobs.finish(&accepted[0].job, finish).await.unwrap()
+        };
+        let failed = Finish {
             again_ms: Some(0),
             ..Finish::failed("")
         };
-        let _ = jobs.finish(&accepted[0].job, killed).await.unwrap();
+        assert!(ends(failed).await.again);
+        assert!(outcome(Some(info().await), 0).is_some());
         let mut silent = info().await;
         let end = silent.last.as_mut().unwrap().end.as_mut().unwrap();
         end.outcome = Outcome::Stalled;
-        assert_eq!(outcome(Some(silent), before), None);
+        assert_eq!(outcome(Some(silent), 0), None);
+        assert!(ends(Finish::returned(0)).await.again);
+        // That of the run before.
+        assert_eq!(info().await.stalls, 1);
+        assert_eq!(outcome(Some(info().await), 1), None);
     }
 }
