@@ -312,8 +312,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_secret_no_web_page_is_answered() {
         let address = start_with(limits(), bodies(), None).await;
-        let own = rustix::system::uname();
-        let own = own.nodename().to_str().unwrap();
+        let own = host::name();
         for (request, headers, status) in [
             ("POST /_git/events", "host: 127.0.0.1:5987\r\n", "200"),
             ("POST /_git/events", "host: localhost:5987\r\n", "200"),

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
+use host::{Hangups, Stops};
 use jobs::{Holder, Maintenance, Options, Retry, Worker, WorkerOptions};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -74,7 +74,7 @@ pub(crate) struct Command {
 impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         // Otherwise, one that comes during the start kills the node.
-        let hangup = on(SignalKind::hangup())?;
+        let hangups = Hangups::new().context("cannot wait for signals")?;
         let (read, config) = self.shared.config()?;
         let secret = self.secret()?;
         let holder = Holder::new(&self.node_name());
@@ -82,7 +82,7 @@ impl Command {
         let repositories = self.root()?;
         Self::warn_of_ignored(&config);
         // Before anyone can know that the node runs: a signal that comes earlier kills it.
-        let mut stops = [on(SignalKind::terminate())?, on(SignalKind::interrupt())?];
+        let mut stops = Stops::new().context("cannot wait for signals")?;
         let listener = TcpListener::bind(self.listen).await;
         let listener = listener
             .with_context(|| format!("cannot listen on {}; check --listen", self.listen))?;
@@ -109,7 +109,7 @@ impl Command {
             read,
             mirrors: mirrors.clone(),
             publish,
-            hangup,
+            hangups,
         };
         tasks.spawn(stop.clone().run_until_cancelled_owned(follower.run()));
         if config.borrow().replicate_on_startup {
@@ -131,13 +131,13 @@ impl Command {
         });
         // Where the port is 0, this is how to find it.
         println(&format!("davenport-git listens on http://{address}"));
-        told(&mut stops).await;
+        stops.next().await;
         tracing::info!("stopping; pushes may take {} s to end", self.drain_sec);
         stop.cancel();
         tasks.close();
         tokio::select! {
             () = tasks.wait() => {}
-            () = told(&mut stops) => {
+            _ = stops.next() => {
                 halt.cancel();
                 tasks.wait().await;
             }
@@ -185,11 +185,8 @@ impl Command {
     }
 
     fn node_name(&self) -> String {
-        self.node.clone().unwrap_or_else(|| {
-            let system = rustix::system::uname();
-            let host = system.nodename().to_string_lossy();
-            format!("{host}:{}", std::process::id())
-        })
+        let own = || format!("{}:{}", host::name(), std::process::id());
+        self.node.clone().unwrap_or_else(own)
     }
 
     fn options(&self) -> WorkerOptions {
@@ -203,18 +200,6 @@ impl Command {
             },
             drain: Duration::from_secs(self.drain_sec),
         }
-    }
-}
-
-fn on(kind: SignalKind) -> anyhow::Result<Signal> {
-    signal(kind).context("cannot wait for signals")
-}
-
-/// Waits for a signal to stop.
-async fn told([terminate, interrupt]: &mut [Signal; 2]) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
     }
 }
 
@@ -238,7 +223,7 @@ struct Follower {
     read: Contents,
     mirrors: Mirrors,
     publish: watch::Sender<Arc<Config>>,
-    hangup: Signal,
+    hangups: Hangups,
 }
 
 impl Follower {
@@ -248,7 +233,7 @@ impl Follower {
             let config = Config::clone(&self.publish.borrow());
             let looks = tokio::select! {
                 () = sleep(RELOAD) => config.auto_reload,
-                _ = self.hangup.recv() => {
+                () = self.hangups.next() => {
                     self.read.clear();
                     true
                 }
@@ -329,7 +314,7 @@ mod tests {
             path: path.clone(),
             mirrors: faulty,
             publish,
-            hangup: signal(SignalKind::hangup()).unwrap(),
+            hangups: Hangups::new().unwrap(),
         };
         faults.set_outage(true);
         std::fs::write(&path, format!("{TEXT}threads = 7\n")).unwrap();
@@ -360,13 +345,13 @@ mod tests {
         assert!(made.unwrap().success());
         let config = crate::config::tests::read(TEXT).unwrap();
         let (publish, config) = watch::channel(Arc::new(config));
-        let hangup = signal(SignalKind::hangup()).unwrap();
+        let hangups = Hangups::new().unwrap();
         let follower = Follower {
             path: path.clone(),
             read,
             mirrors,
             publish,
-            hangup,
+            hangups,
         };
         let stop = CancellationToken::new();
         let following = tokio::spawn(stop.clone().run_until_cancelled_owned(follower.run()));

@@ -35,10 +35,9 @@ fn is_own(host: &str) -> bool {
     let name = if is_port { name } else { host };
     let address = name.trim_start_matches('[').trim_end_matches(']');
     let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
-    let system = rustix::system::uname();
     name.eq_ignore_ascii_case("localhost")
         || address.parse().is_ok_and(is_loopback)
-        || name.eq_ignore_ascii_case(&system.nodename().to_string_lossy())
+        || name.eq_ignore_ascii_case(&host::name())
 }
 
 #[cfg(test)]
@@ -47,8 +46,7 @@ mod tests {
 
     #[test]
     fn a_host_is_own_by_its_name_or_address() {
-        let own = rustix::system::uname();
-        let own = own.nodename().to_str().unwrap();
+        let own = &host::name();
         for host in [
             "localhost",
             "LOCALHOST:80",

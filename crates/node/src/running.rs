@@ -472,10 +472,7 @@ async fn serve(
 /// The name that jobs show.
 pub fn node_name(config: &Config) -> String {
     config.node.name.clone().unwrap_or_else(|| {
-        let system = rustix::system::uname();
-        let host = system.nodename().to_string_lossy().into_owned();
-        let host = if host.is_empty() { "localhost" } else { &host };
-        let name = format!("davenport@{host}");
+        let name = format!("davenport@{}", host::name());
         name.chars().take(jobs::HOLDER_BYTES_MAX / 4).collect()
     })
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use host::{Hangups, Stops};
 use seal::keys_in_use;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 use zeroize::Zeroizing;
 
@@ -256,14 +256,15 @@ enum Event {
 
 impl Running {
     async fn until_stopped(mut self, mut node: Node) -> anyhow::Result<ExitCode> {
-        let mut signals = Signals::new()?;
+        let (mut stops, mut hangups) = (Stops::new()?, Hangups::new()?);
         self.announce(&node);
         let mut pulse = interval(self.systemd.watchdog().unwrap_or(Duration::from_hours(1)) / 2);
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let failure = loop {
             let event = tokio::select! {
                 biased;
-                event = signals.next() => event,
+                signal = stops.next() => Event::Stop(signal),
+                () = hangups.next() => Event::Reload,
                 error = node.failed() => Event::Failed(error),
                 _ = pulse.tick() => Event::Alive,
             };
@@ -283,7 +284,7 @@ impl Running {
         self.systemd.tell("STOPPING=1");
         let stopped = tokio::select! {
             stopped = node.stop() => stopped,
-            () = signals.second() => {
+            _ = stops.next() => {
                 tracing::warn!("stopped immediately; jobs run elsewhere after their heartbeats time out");
                 false
             }
@@ -352,37 +353,5 @@ impl Running {
         }
         self.loaded = loaded;
         Ok(changed)
-    }
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) -> Event {
-        tokio::select! {
-            _ = self.terminate.recv() => Event::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Event::Stop("SIGINT"),
-            _ = self.hangup.recv() => Event::Reload,
-        }
-    }
-
-    /// Completes on a second signal: stop immediately.
-    async fn second(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }
