@@ -3,7 +3,7 @@
 //! | scenarios | about | here |
 //! |---|---|---|
 //! | T001–T009, T011–T015 | the store of tasks | changed: a task is a job, and refs that meet are one. `jobs` tests adding, claiming and ending with golden scripts; `gr_t146_sets_merge_and_all_refs_are_one_mark` |
-//! | T010 | targets with unusual characters | kept: `gr_t010_names_in_the_store_are_short_and_distinct` |
+//! | T010 | targets with unusual characters | kept: `jobs` tests how texts become parts of names |
 //! | T016–T034, T036–T051 | moving tasks between directories | changed: states of a job, which only its holder can end. `jobs` |
 //! | T035 | a task that is created while it runs | changed: signals of `jobs`; `gr_s06_events_of_a_target_meet_in_one_push` |
 //! | T052–T056 | the format of a task | left out: there are no files. Events are tested in `events_of_gerrit` |

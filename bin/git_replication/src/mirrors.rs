@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use jobs::{
     Add, Clock, Entropy, Failure, Finish, Inbox, Job, JobId, JobInfo, JobType, Jobs, Lane, Limit,
-    LimitName, Query, Revive, Signal, State, TypeConfig, decode, encode, millis,
+    LimitName, Query, Revive, Signal, State, TypeConfig, decode, encode, millis, name_part,
 };
 use serde::{Deserialize, Serialize};
 use store::{Store, tuple};
@@ -28,7 +28,7 @@ use tokio::time::sleep;
 use crate::config::{Config, Refused, Remote, Retry, Target};
 use crate::push::{Class, Outcome};
 use crate::refs::Refs;
-use crate::target::{bounded, fraction, lock_of};
+use crate::target::{fraction, lock_of};
 
 /// A node that is silent for so long loses its pushes to others.
 pub(crate) const LOCK_TIMEOUT_SEC: u64 = 30;
@@ -295,7 +295,7 @@ fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> 
     let delay_ms = millis(target.remote.delay);
     // The same for all events of a target, so that a later one does not make it shorter.
     let jitter_ms = fraction(&target.place, JITTER_MAX_MS.min(delay_ms / 10));
-    let place = LimitName::new(format!("target|{}", bounded(&lock_of(&target.place))))?;
+    let place = LimitName::new(format!("target|{}", name_part(&lock_of(&target.place))))?;
     let (due_ms, rerun_ms, revive) = match when {
         When::Now => (0, 0, Revive::Failed),
         // A dead letter is pushed again with the next event.
@@ -321,12 +321,12 @@ fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> 
 /// Several projects may have one place, as with `remoteNameStyle = basenameOnly`.
 fn id(target: &Target<'_>) -> jobs::Result<JobId> {
     let place = format!("{} {}", target.place, target.project.as_str());
-    let (remote, place) = (bounded(&target.remote.name), bounded(&place));
+    let (remote, place) = (name_part(&target.remote.name), name_part(&place));
     JobId::new(format!("{remote} {place}"))
 }
 
 fn pool(remote: &str) -> jobs::Result<LimitName> {
-    LimitName::new(format!("remote|{}", bounded(remote)))
+    LimitName::new(format!("remote|{}", name_part(remote)))
 }
 
 /// The refs in an inbox.

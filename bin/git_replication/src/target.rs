@@ -4,16 +4,16 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use sha2::{Digest as _, Sha256};
 
 use crate::project::Project;
 
-/// What would end a part of a name in the store.
-const IN_NAMES: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'|');
 /// What Gerrit escapes in a project's name within an HTTP URL: everything that may not stand in a segment.
-const SEGMENT: &AsciiSet = &IN_NAMES
+const SEGMENT: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'%')
+    .add(b'|')
     .add(b'"')
     .add(b'#')
     .add(b'<')
@@ -26,8 +26,6 @@ const SEGMENT: &AsciiSet = &IN_NAMES
     .add(b'`')
     .add(b'{')
     .add(b'}');
-/// Longer names are cut, and end with a hash.
-const BOUNDED_BYTES: usize = 120;
 const SCHEMES: [&str; 5] = ["file", "ssh", "git", "http", "https"];
 const NAME: &str = "${name}";
 const HELP: &str = "give a URL of file, ssh, git, http or https, HOST:PATH, or an absolute path";
@@ -218,21 +216,6 @@ pub(crate) fn without_user(url: &str) -> String {
     )
 }
 
-/// Text as a part of a job's id or a limit's name: short, and without what separates parts.
-pub(crate) fn bounded(text: &str) -> String {
-    let escaped = utf8_percent_encode(text, IN_NAMES).to_string();
-    if escaped.len() <= BOUNDED_BYTES && escaped.is_ascii() {
-        return escaped;
-    }
-    let start: String = escaped
-        .chars()
-        .filter(char::is_ascii)
-        .take(BOUNDED_BYTES / 2)
-        .collect();
-    let digest = Bytes::copy_from_slice(&Sha256::digest(text)[..16]);
-    format!("{start}#{digest:x}")
-}
-
 /// A number from 0 to below `end` that is always the same for a text.
 pub(crate) fn fraction(text: &str, end: i64) -> i64 {
     let digest = Sha256::digest(text);
@@ -373,13 +356,5 @@ mod tests {
         assert_eq!(expand(NameStyle::Dash), "/s/a-b-c");
         assert_eq!(expand(NameStyle::Underscore), "/s/a_b_c");
         assert_eq!(expand(NameStyle::BasenameOnly), "/s/c");
-    }
-
-    #[test]
-    fn gr_t010_names_in_the_store_are_short_and_distinct() {
-        assert_eq!(bounded("ssh://host/a b|c%"), "ssh://host/a%20b%7Cc%25");
-        let long = |end: &str| bounded(&format!("https://host/{}{end}", "ü/".repeat(300)));
-        assert!(long("a").len() <= BOUNDED_BYTES && long("a") != long("b"));
-        assert_eq!(long("a"), long("a"));
     }
 }

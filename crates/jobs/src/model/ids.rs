@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::model::run::Run;
@@ -27,6 +28,9 @@ pub(crate) const COUNT_ROWS: u16 = 128;
 /// Shards for ready jobs: more of them mean fewer conflicts between claims; fewer are closer to first come, first
 /// served. Part of the stored format.
 pub(crate) const SHARDS: u16 = 1_024;
+
+/// Longer parts of names are cut, and end with a hash.
+const PART_BYTES_MAX: usize = 120;
 
 /// The number of lanes. Part of the stored format.
 pub(crate) const LANES: u16 = 4_096;
@@ -261,6 +265,23 @@ impl Job {
     }
 }
 
+/// Any text as a part of a [`JobId`] or a [`LimitName`](crate::LimitName): at most 120 bytes of ASCII, without spaces and
+/// `|`, so that these can separate parts. Longer texts are cut, and a hash keeps them apart. Programs store the result:
+/// it is always the same for a text.
+pub fn name_part(text: &str) -> String {
+    let escaped: String = (text.bytes())
+        .map(|byte| match char::from(byte) {
+            char if char.is_ascii_graphic() && !"%|".contains(char) => char.to_string(),
+            _ => format!("%{byte:02X}"),
+        })
+        .collect();
+    if escaped.len() <= PART_BYTES_MAX {
+        return escaped;
+    }
+    let digest = Bytes::copy_from_slice(&Sha256::digest(text)[..16]);
+    format!("{}#{digest:x}", &escaped[..PART_BYTES_MAX / 2])
+}
+
 /// The high bits of a hash. Part of the stored format: never change it.
 fn high_bits(bytes: &[u8], bits: u32) -> u16 {
     // FNV-1a, finished by a multiplication so that the high bits depend on every byte.
@@ -310,6 +331,19 @@ mod tests {
         assert!(JobId::new(vec![0; ID_BYTES_MAX]).is_ok());
         assert!(JobId::new(vec![0; ID_BYTES_MAX + 1]).is_err());
         assert!(Holder::new(&"h".repeat(HOLDER_BYTES_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn parts_of_names_are_short_and_distinct() {
+        assert_eq!(name_part("ssh://host/a b|c%"), "ssh://host/a%20b%7Cc%25");
+        assert_eq!(name_part("\0\u{1f}\u{7f}~ü"), "%00%1F%7F~%C3%BC");
+        let long = |end: &str| name_part(&format!("https://host/{}{end}", "ü/".repeat(300)));
+        assert!(long("a").len() <= PART_BYTES_MAX && long("a") != long("b"));
+        // Stored by programs: never change it.
+        let start = "https://host/%C3%BC/%C3%BC/%C3%BC/%C3%BC/%C3%BC/%C3%BC/%C3%B";
+        let hash = "06d98cd36de0d0a22763e10e39966412";
+        assert_eq!(long("a"), format!("{start}#{hash}"));
+        assert_eq!(name_part(&"x".repeat(120)), "x".repeat(120));
     }
 
     #[test]
