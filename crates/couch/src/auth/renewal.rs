@@ -31,14 +31,16 @@ impl LastFailure {
     }
 }
 
-/// Renews credentials that are still valid; logs a failure and returns false.
+/// Renews credentials that are still valid; logs a failure and returns false, unless it is final.
 pub(super) async fn renewed_early(
     server: &url::Url,
     renewal: impl Future<Output = Result<(), Error>>,
-) -> bool {
+    is_final: impl Fn(&Error) -> bool,
+) -> Result<bool, Error> {
     let server = server.origin().ascii_serialization();
     match timeout(EARLY_MAX, renewal).await {
-        Ok(Ok(())) => return true,
+        Ok(Ok(())) => return Ok(true),
+        Ok(Err(error)) if is_final(&error) => return Err(error),
         Ok(Err(error)) => {
             tracing::warn!(server, error = %wire::chain(&error), "cannot renew credentials before they expire");
         }
@@ -47,5 +49,5 @@ pub(super) async fn renewed_early(
             tracing::warn!(server, error, "cannot renew credentials before they expire");
         }
     }
-    false
+    Ok(false)
 }

@@ -15,6 +15,9 @@ use crate::login::{Form, submit};
 use crate::net::{Profile, ProfileKey};
 use crate::secret::{Basic, Secret, sensitive};
 
+const UNAUTHORIZED: &str = "session_request_unauthorized";
+const FORBIDDEN: &str = "session_request_forbidden";
+
 /// What must be equal for two endpoints to share a session.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
@@ -41,11 +44,18 @@ struct State {
     /// Whether it is not renewed yet since.
     is_refused: bool,
     renew_at: Option<Instant>,
+    /// When the server takes the cookie for none: it treats the requests as anonymous then, and does not refuse all.
+    expires_at: Option<Instant>,
     /// Whether the server wants Basic credentials even for `_session` (`require_valid_user`).
     needs_basic: bool,
     /// Whether the server lacks sessions.
     unsupported: bool,
     failure: LastFailure,
+}
+
+/// Whether a login failed because of its name or password.
+fn is_refused(error: &Error) -> bool {
+    matches!(error, Error::Auth { tag, .. } if [UNAUTHORIZED, FORBIDDEN].contains(tag))
 }
 
 /// The URL of `_session` for an endpoint: at the root of its host, without a query.
@@ -84,16 +94,19 @@ impl Session {
         Ok(!state.unsupported)
     }
 
-    /// The `Cookie` header and its epoch. A cookie that cannot be renewed is used until it is refused.
+    /// The `Cookie` header and its epoch. A cookie that cannot be renewed is used until it expires, or it or the login is
+    /// refused.
     pub(super) async fn cookie(&self) -> Result<(HeaderValue, u64), Error> {
         let began = Instant::now();
         let mut state = self.state.lock().await;
         if state.renew_at.is_some_and(|at| at <= Instant::now()) {
-            if state.is_refused {
+            let is_expired = state.expires_at.is_some_and(|at| at <= Instant::now());
+            if state.is_refused || is_expired {
                 self.renew(&mut state, began).await?;
                 state.is_refused = false;
-            } else if !renewed_early(&self.url, self.renew(&mut state, began)).await {
-                state.renew_at = Some(Instant::now() + EARLY_PAUSE);
+            } else if !renewed_early(&self.url, self.renew(&mut state, began), is_refused).await? {
+                let at = Instant::now() + EARLY_PAUSE;
+                state.renew_at = Some(state.expires_at.map_or(at, |expires| expires.min(at)));
             }
         }
         match &state.cookie {
@@ -175,15 +188,10 @@ impl Session {
                     state.needs_basic = true;
                 }
                 StatusCode::UNAUTHORIZED => {
-                    return Err(self.error(
-                        "session_request_unauthorized",
-                        answer.reason(&self.secrets()),
-                    ));
+                    return Err(self.error(UNAUTHORIZED, answer.reason(&self.secrets())));
                 }
                 StatusCode::FORBIDDEN => {
-                    return Err(
-                        self.error("session_request_forbidden", answer.reason(&self.secrets()))
-                    );
+                    return Err(self.error(FORBIDDEN, answer.reason(&self.secrets())));
                 }
                 _ => {
                     return Err(
@@ -223,11 +231,13 @@ impl State {
         self.cookie = Some(cookie.clone());
         self.epoch += 1;
         self.is_refused = false;
+        let max_age = max_age.map(|seconds| seconds.min(u32::MAX.into()));
         // A tenth is deducted for the time in transit and clock skew.
         let lifetime = max_age.map_or(settings.session_refresh, |seconds| {
-            Duration::from_secs(seconds.min(u64::from(u32::MAX)) * 9 / 10)
+            Duration::from_secs(seconds * 9 / 10)
         });
         self.renew_at = Some(now + lifetime);
+        self.expires_at = max_age.map(|seconds| now + Duration::from_secs(seconds));
     }
 
     /// A request with the cookie of `epoch` was refused.

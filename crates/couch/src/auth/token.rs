@@ -85,9 +85,10 @@ impl TokenSource {
         match &state.token {
             Some(token) if now < token.renew_at => {}
             Some(token) if now < token.expires_at => {
-                let is_renewed =
-                    renewed_early(self.grant.url(), self.renew(&mut state, began)).await;
-                if !is_renewed && let Some(token) = &mut state.token {
+                let renewal = self.renew(&mut state, began);
+                if !renewed_early(self.grant.url(), renewal, |_| false).await?
+                    && let Some(token) = &mut state.token
+                {
                     token.renew_at = token.expires_at.min(Instant::now() + EARLY_PAUSE);
                 }
             }

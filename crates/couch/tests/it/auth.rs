@@ -289,15 +289,16 @@ async fn a_login_that_is_given_up_has_not_failed() {
     assert_eq!(logins(&fake).len(), 2);
 }
 
-/// A server whose first login is to be renewed at once; `takes` says whether it takes that cookie.
-async fn with_one_login(takes: &Arc<AtomicBool>) -> Fake {
+/// A server that takes the first login only, and after that responds to logins with a status. `takes` says whether it takes the
+/// cookie.
+async fn with_one_login(takes: &Arc<AtomicBool>, max_age: &str, status: u16) -> Fake {
     let (takes, count) = (Arc::clone(takes), AtomicUsize::new(0));
+    let cookie = format!("AuthSession=c{max_age}");
     Fake::new(move |seen| {
-        let login = answer(200, &[("Set-Cookie", "AuthSession=c; Max-Age=0")], b"{}");
         let is_first = || count.fetch_add(1, Ordering::SeqCst) == 0;
         vec![Step::Send(match seen.path() {
-            "/_session" if is_first() => login,
-            "/_session" => json(403, "{}"),
+            "/_session" if is_first() => answer(200, &[("Set-Cookie", &cookie)], b"{}"),
+            "/_session" => json(status, "{}"),
             _ if takes.load(Ordering::SeqCst) => json(200, INFO),
             _ => json(401, "{}"),
         })]
@@ -305,17 +306,41 @@ async fn with_one_login(takes: &Arc<AtomicBool>) -> Fake {
     .await
 }
 
+/// Without sessions that are fresh for some time.
+fn short_sessions() -> Network {
+    network_with(|options| {
+        options.auth_session = true;
+        options.session_min_update_interval = 0;
+        options.session_refresh_interval_sec = 0;
+    })
+}
+
 #[tokio::test]
 async fn a_session_that_cannot_be_renewed_is_used_until_it_is_refused() {
     let takes = Arc::new(AtomicBool::new(true));
-    let fake = with_one_login(&takes).await;
-    let db = open(&sessions(), &fake, basic()).await.unwrap();
+    let fake = with_one_login(&takes, "", 400).await;
+    let db = open(&short_sessions(), &fake, basic()).await.unwrap();
     db.info().await.unwrap();
     db.info().await.unwrap();
     assert_eq!(logins(&fake).len(), 2, "not asked at each request");
     takes.store(false, Ordering::SeqCst);
     let error = db.info().await.unwrap_err();
-    assert_eq!(tag(&error), "session_request_forbidden");
+    assert_eq!(tag(&error), "session_unexpected_result");
+}
+
+/// With an old cookie, or that of a user whose password was changed, CouchDB takes a request as an anonymous one.
+#[tokio::test]
+async fn no_request_is_sent_with_a_session_that_has_ended() {
+    for (max_age, status, error) in [
+        ("; Max-Age=0", 400, "session_unexpected_result"),
+        ("", 401, "session_request_unauthorized"),
+        ("", 403, "session_request_forbidden"),
+    ] {
+        let takes = Arc::new(AtomicBool::new(true));
+        let fake = with_one_login(&takes, max_age, status).await;
+        let db = open(&short_sessions(), &fake, basic()).await.unwrap();
+        assert_eq!(tag(&db.info().await.unwrap_err()), error);
+    }
 }
 
 /// A token server and a database behind tokens `t1`, `t2`, ….
