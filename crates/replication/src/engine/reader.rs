@@ -125,11 +125,12 @@ impl Reader<'_> {
                 idle: self.cx.idle(true),
                 ..self.request()
             };
+            let started = Instant::now();
             match self.read_normal(&request).await {
                 Ok(Stopped::End) => return Ok(()),
                 Ok(Stopped::Reopen) => {}
-                // Before its end, a feed has something to send: silence is a failure, however long it lasted.
-                Err(error) => self.recover(error, None).await?,
+                // Before its end, a feed has something to send, so one that was silent has failed.
+                Err(error) => self.recover(error, started, false).await?,
             }
         }
     }
@@ -191,7 +192,7 @@ impl Reader<'_> {
                     tracing::info!(%error, "continuous changes feed does not work, polling instead");
                     self.keep_covered().await;
                 }
-                Err(error) => self.recover(error, Some(started)).await?,
+                Err(error) => self.recover(error, started, true).await?,
             }
         }
     }
@@ -350,14 +351,20 @@ impl Reader<'_> {
         covered > 0
     }
 
-    /// Decides whether to retry after an error of a feed that may be quiet and was opened then, or of one that may not be.
-    async fn recover(&mut self, error: couch::Error, opened: Option<Instant>) -> Result<(), Error> {
+    /// Decides whether to retry after an error. Some feeds may send nothing for long.
+    async fn recover(
+        &mut self,
+        error: couch::Error,
+        opened: Instant,
+        may_be_quiet: bool,
+    ) -> Result<(), Error> {
         metrics::changes_read_failure();
         let before = self.failures;
         let progressed = self.keep_covered().await;
         self.failures = if progressed { 0 } else { before };
+        let is_healthy = progressed || may_be_quiet && opened.elapsed() > LONG;
         match &error {
-            couch::Error::Interrupted { .. } if progressed || opened.is_some_and(is_long) => {
+            couch::Error::Interrupted { .. } if is_healthy => {
                 tracing::debug!(%error, "changes feed was interrupted");
                 self.pause(opened).await;
                 return Ok(());
@@ -372,7 +379,11 @@ impl Reader<'_> {
             _ => return Err(Error::at(Step::Changes)(error)),
         }
         tracing::warn!(%error, "changes feed failed");
-        self.pause(opened).await;
+        if is_healthy {
+            self.pause(opened).await;
+        } else {
+            self.wait().await;
+        }
         Ok(())
     }
 
@@ -384,27 +395,27 @@ impl Reader<'_> {
                 self.failures = 0;
                 sleep(FEED_PAUSE_MIN.saturating_sub(opened.elapsed())).await;
             }
-            _ => self.pause(Some(opened)).await,
+            _ => self.pause(opened).await,
         }
     }
 
     /// Waits before reopening a feed: not at all if it was open for long, and increasingly long if it ended soon
     /// without anything new.
-    async fn pause(&mut self, opened: Option<Instant>) {
-        if opened.is_some_and(is_long) {
+    async fn pause(&mut self, opened: Instant) {
+        if opened.elapsed() > LONG {
             self.failures = 0;
             return;
         }
+        self.wait().await;
+    }
+
+    async fn wait(&mut self) {
         let wait = FIRST_WAIT
             .saturating_mul(1 << self.failures.min(10))
             .min(LONGEST_WAIT);
         self.failures += 1;
         sleep(wait).await;
     }
-}
-
-fn is_long(opened: Instant) -> bool {
-    opened.elapsed() > LONG
 }
 
 /// Whether the document in a change may be complete.

@@ -46,15 +46,15 @@ impl<'a> Outbox<'a> {
     /// Adds a document that was read, unless a local selector drops it.
     pub(super) async fn push(&mut self, document: Document) -> Result<(), Error> {
         let bytes = document.json().len();
-        self.pass_on(document).await?;
-        if !self.share.grow(bytes) && self.bytes >= UNIT_BYTES {
-            self.flush().await;
-        }
-        Ok(())
+        self.add(document, bytes).await
     }
 
     /// The same for a document that came with the feed, whose memory is the batch's.
     pub(super) async fn pass_on(&mut self, document: Document) -> Result<(), Error> {
+        self.add(document, 0).await
+    }
+
+    async fn add(&mut self, document: Document, charged: usize) -> Result<(), Error> {
         if !self.cx.admits(&document).await? {
             self.cx.count(|stats| stats.docs_filtered += 1);
             return Ok(());
@@ -66,8 +66,9 @@ impl<'a> Outbox<'a> {
             self.flush().await;
         }
         self.bytes += bytes;
+        let is_short = charged > 0 && !self.share.grow(charged) && self.bytes >= UNIT_BYTES;
         self.group.push(document);
-        if self.group.len() == GROUP_DOCS_MAX {
+        if self.group.len() == GROUP_DOCS_MAX || is_short {
             self.flush().await;
         }
         Ok(())

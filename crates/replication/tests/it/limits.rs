@@ -106,10 +106,9 @@ async fn ids_that_are_too_long() {
     }
 }
 
-/// Memory of all runs together is smaller than what they copy.
-/// Documents that are read in bulk count, too: without memory for more, what there is is written.
+/// Documents that are read in bulk count, too: without memory for more, a small group is written.
 #[tokio::test]
-async fn documents_wait_for_memory_at_the_source() {
+async fn groups_are_small_without_memory() {
     let mut groups = Vec::new();
     for budget in [1, 256 << 20] {
         let mut world = World::new().await;
@@ -132,6 +131,7 @@ async fn documents_wait_for_memory_at_the_source() {
     assert!(groups[0] >= 7 && groups[1] <= 2, "{groups:?}");
 }
 
+/// Memory of all runs together is smaller than what they copy.
 #[tokio::test]
 async fn a_budget_that_is_too_small() {
     let mut world = World::new().await;
