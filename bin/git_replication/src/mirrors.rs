@@ -130,12 +130,13 @@ impl Mirrors {
         let limit = |remote: &Remote| Ok((pool(&remote.name)?, Limit::at_once(remote.threads)));
         let limits: BTreeMap<_, _> =
             (config.remotes.iter().map(limit)).collect::<jobs::Result<_>>()?;
+        let before = self.jobs.limits(&self.ty).await?;
         let (op, wanted) = (&self.jobs.op(), &limits);
         let replace = self.jobs.store().transact("git_limit", |tx| async move {
             (self.jobs.replace_limits_in(&tx, op, &self.ty, wanted)).await
         });
         replace.await?;
-        for pool in limits.keys() {
+        for pool in before.keys().chain(limits.keys()) {
             self.jobs.serve_limit(&self.ty, pool).await?;
         }
         Ok(())
