@@ -19,9 +19,12 @@ fn main() -> ExitCode {
     if let Some(code) = child::guard() {
         return code;
     }
-    // As nextest asks.
-    if std::env::args().any(|word| word == "--list") {
-        let _ = writeln!(std::io::stdout(), "programs_and_guards: test");
+    // nextest asks for the tests, and for those among them that are ignored.
+    let asks = |word: &str| std::env::args().any(|given| given == word);
+    if asks("--list") {
+        if !asks("--ignored") {
+            let _ = writeln!(std::io::stdout(), "programs_and_guards: test");
+        }
         return ExitCode::SUCCESS;
     }
     a_guard_ends_its_group_when_its_worker_has_gone_or_is_silent();
