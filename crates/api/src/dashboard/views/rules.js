@@ -96,7 +96,7 @@ async function callsOf({ db, doc }, known, signal) {
 // A URL, maybe with variables, without what may be credentials.
 function bare(side) {
   const url = String(side?.url ?? side ?? "").replace(/[?#].*$/, "");
-  return url.replace(/^([a-z]+:\/\/)[/\\]*[^/]*@/i, "$1");
+  return url.replace(/^(https?:)[/\\]*[^/]*@/i, "$1//").replace(/^([a-z0-9]+:\/\/)[^/]*@/i, "$1");
 }
 
 const cell = (label, ...children) => el("td", { "data-label": label }, ...children);
