@@ -32,7 +32,7 @@ pub(crate) struct StartPermit {
 }
 
 impl StartPermit {
-    /// Takes a step of the start; a step that takes longer than a start may keeps no others waiting.
+    /// Runs a step of the start, and releases the permits once [`START_MAX`] has passed since they were taken.
     pub(crate) async fn during<F: Future>(&mut self, step: F) -> F::Output {
         tokio::pin!(step);
         if !self.permits.is_empty() {

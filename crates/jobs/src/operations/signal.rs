@@ -116,8 +116,8 @@ impl Jobs {
     /// signal neither shortens the back-off of a job whose last run failed, nor revives a [dead](State::Dead) one, unless it
     /// is to [`revive`](Signal::revive) them.
     ///
-    /// Unlike [`add`](Self::add), a signal leaves no id to recognise it by, except with jobs that it revives. If the outcome of a commit is unknown and the
-    /// job has run before the retry, it runs once more. [`signal_many_once_in`](Self::signal_many_once_in) leaves one.
+    /// Unlike [`add`](Self::add), a signal leaves no id to recognise it by. If the outcome of a commit is unknown and the job has
+    /// run before the retry, it runs once more. [`signal_many_once_in`](Self::signal_many_once_in) leaves one.
     pub async fn signal(&self, ty: &JobType, signal: Signal) -> Result<Added> {
         Ok(self.signal_many(ty, &[signal]).await?[0])
     }
