@@ -5,15 +5,11 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use bytes::Bytes;
-use hmac::{Hmac, KeyInit as _, Mac as _};
-use listen::{Bodies, BodyError, FromPage, not_from_a_page};
+use listen::{Bodies, Proof, ProofHeaders, Refusal, Secret, not_from_a_page};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
-use sha2::Sha256;
 use tokio::sync::watch;
 
 use crate::config::{Config, Target};
@@ -23,6 +19,14 @@ use crate::show;
 
 /// GitHub's largest.
 const BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
+/// As GitHub, GitLab and Gitea send them.
+const PROOFS: ProofHeaders = ProofHeaders {
+    secret: &[("authorization", "Bearer "), ("x-gitlab-token", "")],
+    signature: &[
+        ("x-hub-signature-256", "sha256="),
+        ("x-gitea-signature", ""),
+    ],
+};
 
 /// Limits on connections.
 pub(crate) fn limits() -> listen::Options {
@@ -46,16 +50,9 @@ pub(crate) struct Http {
     pub(crate) mirrors: Mirrors,
     pub(crate) config: watch::Receiver<Arc<Config>>,
     /// Proves who sent a request. Without one, only this host can reach the node, and its web pages get no answer.
-    pub(crate) secret: Option<Arc<str>>,
+    pub(crate) secret: Option<Secret>,
     pub(crate) bodies: Bodies,
     pub(crate) metrics: PrometheusHandle,
-}
-
-/// What proves that a request may be answered.
-enum Proof {
-    Given,
-    /// To be compared with that of the body.
-    Signature(String),
 }
 
 impl Http {
@@ -68,12 +65,18 @@ impl Http {
             .with_state(self)
     }
 
-    /// The proof in a head, or else a refusal.
+    /// What a head proves, or else a refusal.
     fn proof(&self, headers: &HeaderMap, advice: &str) -> Result<Proof, Refusal> {
-        match &self.secret {
-            Some(secret) => proof(secret, headers).ok_or_else(|| unauthorized(advice)),
-            None => Ok(not_from_a_page(headers).map(|()| Proof::Given)?),
-        }
+        let Some(secret) = &self.secret else {
+            not_from_a_page(headers).map_err(|error| {
+                Refusal::forbidden(format!(
+                    "a node without a secret {error}; set --secret-file, and send the secret"
+                ))
+            })?;
+            return Ok(Proof::Given);
+        };
+        let proof = secret.proof(headers, &PROOFS);
+        proof.ok_or_else(|| Refusal::unauthorized(advice))
     }
 
     /// Refuses a request that does not carry the secret; a signature is not enough.
@@ -81,86 +84,14 @@ impl Http {
         let advice = "send Authorization: Bearer with the secret";
         match self.proof(headers, advice)? {
             Proof::Given => Ok(()),
-            Proof::Signature(_) => Err(unauthorized(advice)),
+            Proof::Signature(_) => Err(Refusal::unauthorized(advice)),
         }
     }
-
-    fn is_signed(&self, signature: &str, body: &[u8]) -> bool {
-        let secret = self.secret.as_deref().unwrap_or_default();
-        is_same(secret, signature, &tag(secret, body))
-    }
 }
 
-fn proof(secret: &str, headers: &HeaderMap) -> Option<Proof> {
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let bearer = header("authorization").and_then(|value| value.strip_prefix("Bearer "));
-    let bearer = bearer.or_else(|| header("x-gitlab-token"));
-    if bearer.is_some_and(|token| is_same(secret, token, secret)) {
-        return Some(Proof::Given);
-    }
-    let github = header("x-hub-signature-256").and_then(|value| value.strip_prefix("sha256="));
-    let signature = github.or_else(|| header("x-gitea-signature"))?;
-    let is_whole = signature.len() == 64 && signature.bytes().all(|c| c.is_ascii_hexdigit());
-    is_whole.then(|| Proof::Signature(signature.to_ascii_lowercase()))
-}
-
-/// Both sides are hashed, so that comparing them takes as long whatever they have in common.
-fn is_same(secret: &str, a: &str, b: &str) -> bool {
-    tag(secret, a.as_bytes()) == tag(secret, b.as_bytes())
-}
-
-/// What cannot be made of a text without the secret.
-fn tag(secret: &str, text: &[u8]) -> String {
-    let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes());
-    let mac = mac.expect("a key may have any length").chain_update(text);
-    format!("{:x}", Bytes::copy_from_slice(&mac.finalize().into_bytes()))
-}
-
-/// Status, error and reason.
-#[derive(Debug)]
-struct Refusal(StatusCode, &'static str, String);
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let Self(status, error, reason) = self;
-        (status, Json(json!({"error": error, "reason": reason}))).into_response()
-    }
-}
-
-impl From<FromPage> for Refusal {
-    fn from(error: FromPage) -> Self {
-        let reason =
-            format!("a node without a secret {error}; set --secret-file, and send the secret");
-        refuse(StatusCode::FORBIDDEN, "forbidden", reason)
-    }
-}
-
-impl From<BodyError> for Refusal {
-    fn from(error: BodyError) -> Self {
-        let name = match error {
-            BodyError::TooLarge { .. } => "too_large",
-            BodyError::NoMemory => "unavailable",
-            BodyError::TooSlow(_) => "timeout",
-            BodyError::Broken { .. } => "bad_request",
-        };
-        refuse(error.status(), name, error.to_string())
-    }
-}
-
-impl From<jobs::Error> for Refusal {
-    fn from(error: jobs::Error) -> Self {
-        tracing::error!(error = %store::chain(&error), "cannot answer a request");
-        let reason = "the store cannot be reached; repeat the request";
-        refuse(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
-    }
-}
-
-fn refuse(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Refusal {
-    Refusal(status, error, reason.into())
-}
-
-fn unauthorized(reason: &str) -> Refusal {
-    refuse(StatusCode::UNAUTHORIZED, "unauthorized", reason)
+fn no_store(error: &jobs::Error) -> Refusal {
+    tracing::error!(error = %store::chain(error), "cannot answer a request");
+    Refusal::unavailable("the store cannot be reached; repeat the request")
 }
 
 async fn metrics(State(http): State<Http>, headers: HeaderMap) -> Result<String, Refusal> {
@@ -170,9 +101,10 @@ async fn metrics(State(http): State<Http>, headers: HeaderMap) -> Result<String,
 
 async fn queue(State(http): State<Http>, headers: HeaderMap) -> Result<Json<Value>, Refusal> {
     http.check(&headers)?;
-    Ok(Json(
-        json!({"queue": show::rows(&http.mirrors, false).await?}),
-    ))
+    let rows = show::rows(&http.mirrors, false)
+        .await
+        .map_err(|error| no_store(&error))?;
+    Ok(Json(json!({"queue": rows})))
 }
 
 async fn events(
@@ -184,10 +116,8 @@ async fn events(
     let headers = head.headers;
     let proof = http.proof(&headers, UNSIGNED)?;
     let (body, room) = http.bodies.read(body).await?;
-    if let Proof::Signature(signature) = proof
-        && !http.is_signed(&signature, &body)
-    {
-        return Err(unauthorized(UNSIGNED));
+    if !proof.covers(&body) {
+        return Err(Refusal::unauthorized(UNSIGNED));
     }
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let kinds = ["x-gitea-event", "x-github-event", "x-gitlab-event"];
@@ -201,7 +131,7 @@ async fn events(
         reason if is_form => reason + "; set the content type of the webhook to application/json",
         reason => reason,
     });
-    let event = event.map_err(|reason| Refusal(StatusCode::BAD_REQUEST, "bad_request", reason))?;
+    let event = event.map_err(Refusal::bad_request)?;
     drop((body, room));
     let Some(mut event) = event else {
         return Ok((StatusCode::OK, Json(json!({"ok": true, "targets": 0}))));
@@ -212,7 +142,7 @@ async fn events(
     let config = Arc::clone(&http.config.borrow());
     let targets: Vec<Target> = config.targets(&event.project).collect();
     let notified = http.mirrors.notify(&targets, &event.refs, When::Delayed);
-    notified.await?;
+    notified.await.map_err(|error| no_store(&error))?;
     let answer = json!({"ok": true, "targets": targets.len()});
     Ok((StatusCode::ACCEPTED, Json(answer)))
 }
@@ -243,7 +173,7 @@ mod tests {
         let http = Http {
             mirrors: Mirrors::open("memory:").await.unwrap(),
             config: watch::channel(Arc::new(config)).1,
-            secret: secret.map(Into::into),
+            secret: secret.map(|text| Secret::new(text.to_owned()).unwrap()),
             bodies,
             metrics: PrometheusBuilder::new().build_recorder().handle(),
         };

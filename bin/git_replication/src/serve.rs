@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use host::{Hangups, Stops};
 use jobs::{Holder, Maintenance, Options, Retry, Worker, WorkerOptions};
+use listen::Secret;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -168,7 +169,7 @@ impl Command {
         }
     }
 
-    fn secret(&self) -> anyhow::Result<Option<Arc<str>>> {
+    fn secret(&self) -> anyhow::Result<Option<Secret>> {
         let Some(file) = &self.secret_file else {
             let listen = self.listen;
             let reason = format!("{listen} would accept events from anyone; set --secret-file");
@@ -177,11 +178,9 @@ impl Command {
         };
         let secret = std::fs::read_to_string(file);
         let secret = secret.with_context(|| format!("cannot read {}", file.display()))?;
-        let secret = secret.trim();
-        let short = format!("the secret in {} is shorter than 16 bytes", file.display());
-        let reason = short + "; make one with `openssl rand -hex 32`";
-        ensure!(secret.len() >= 16, Refused::argument(reason));
-        Ok(Some(secret.into()))
+        let refused = |error| format!("the secret in {} is {error}", file.display());
+        let secret = Secret::new(secret).map_err(|error| Refused::argument(refused(error)))?;
+        Ok(Some(secret))
     }
 
     fn node_name(&self) -> String {

@@ -3,7 +3,8 @@
 //! costs one file descriptor for a while, and loses it when another client needs one.
 //!
 //! It knows nothing of what is served: an [`Answer`] responds to requests, such as an [`axum::Router`]. [`Bodies`] reads
-//! bodies that are needed as a whole. [`not_from_a_page`] is for services without authentication.
+//! bodies that are needed as a whole. [`Secret`] is for services whose clients know one, and [`not_from_a_page`] for those
+//! without authentication. [`Refusal`] is the response to what is refused.
 //!
 //! Start reading at [`serve`], then `idle.rs` and `targets.rs`.
 
@@ -11,6 +12,8 @@ mod bodies;
 mod idle;
 mod linger;
 mod pages;
+mod refusal;
+mod secret;
 mod targets;
 mod timeouts;
 
@@ -35,6 +38,8 @@ use tower::ServiceExt as _;
 
 pub use bodies::{Bodies, BodyError};
 pub use pages::{FromPage, not_from_a_page};
+pub use refusal::Refusal;
+pub use secret::{Proof, ProofHeaders, Secret, ShortSecret, Signature};
 
 use idle::{Slot, Slots};
 use linger::{Linger, Unread};
