@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use http::header::{HOST, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -97,7 +98,14 @@ pub trait Answer: Clone + Send + Sync + 'static {
 }
 
 impl Answer for Router {
-    async fn answer(&self, request: Request<Body>, _: SocketAddr) -> Response<Body> {
+    async fn answer(&self, mut request: Request<Body>, _: SocketAddr) -> Response<Body> {
+        // HTTP/2 has the host elsewhere, and those who check it look here.
+        if !request.headers().contains_key(HOST)
+            && let Some(authority) = request.uri().authority()
+            && let Ok(host) = HeaderValue::from_str(authority.as_str())
+        {
+            request.headers_mut().insert(HOST, host);
+        }
         let Ok(response) = self.clone().oneshot(request).await;
         response
     }

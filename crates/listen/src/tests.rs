@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::body::Body;
+use http::header::HOST;
 use http::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -33,6 +34,27 @@ async fn talk(address: SocketAddr, request: &[u8]) -> String {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn routers_see_the_host_of_http2() {
+    let host = async |headers: http::HeaderMap| headers[HOST].to_str().unwrap().to_owned();
+    let router = axum::Router::new().route("/", axum::routing::get(host));
+    for (address, header, seen) in [
+        ("http://a/", None, "a"),
+        ("/", Some("b"), "b"),
+        ("http://a/", Some("b"), "b"),
+    ] {
+        let mut request = Request::get(address);
+        if let Some(host) = header {
+            request = request.header(HOST, host);
+        }
+        let request = request.body(Body::empty()).unwrap();
+        let from = SocketAddr::from(([127, 0, 0, 1], 1));
+        let response = router.answer(request, from).await;
+        let body = axum::body::to_bytes(response.into_body(), 100).await;
+        assert_eq!(body.unwrap(), seen);
+    }
 }
 
 #[tokio::test]
