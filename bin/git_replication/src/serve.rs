@@ -78,7 +78,8 @@ impl Command {
         let hangups = Hangups::new().context("cannot wait for signals")?;
         let (read, config) = self.shared.config()?;
         let secret = self.secret()?;
-        let holder = Holder::new(&self.node_name());
+        let own = || format!("{}:{}", host::name(), std::process::id());
+        let holder = Holder::new(&self.node.clone().unwrap_or_else(own));
         let holder = holder.map_err(|error| Refused::argument(format!("--node: {error}")))?;
         let repositories = self.root()?;
         Self::warn_of_ignored(&config);
@@ -183,11 +184,6 @@ impl Command {
         Ok(Some(secret))
     }
 
-    fn node_name(&self) -> String {
-        let own = || format!("{}:{}", host::name(), std::process::id());
-        self.node.clone().unwrap_or_else(own)
-    }
-
     fn options(&self) -> WorkerOptions {
         WorkerOptions {
             concurrency: self.pushes.into(),
@@ -205,14 +201,10 @@ impl Command {
 fn metrics(tasks: &TaskTracker, stop: &CancellationToken) -> anyhow::Result<PrometheusHandle> {
     let metrics = PrometheusBuilder::new().install_recorder();
     let metrics = metrics.context("cannot record metrics")?;
-    let (handle, stop) = (metrics.clone(), stop.clone());
-    tasks.spawn(stop.run_until_cancelled_owned(async move {
-        loop {
-            sleep(RELOAD).await;
-            metrics.run_upkeep();
-        }
-    }));
-    Ok(handle)
+    let handle = metrics.clone();
+    let upkeep = host::every(RELOAD, move || handle.run_upkeep());
+    tasks.spawn(stop.clone().run_until_cancelled_owned(upkeep));
+    Ok(metrics)
 }
 
 /// What follows the configuration: on SIGHUP, and with `autoReload` when it changes.

@@ -1,10 +1,12 @@
-//! What a process knows of its host: the signals that it is sent, and the host's name.
+//! What a process needs of its host: the signals that it is sent, the time for upkeep, and the host's name.
 //!
 //! It knows nothing of what the process does. Start reading here: this is all.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
 
 /// SIGTERM and SIGINT, which stop a program: the first orderly, a second one at once. Before this exists, they kill the
 /// process.
@@ -44,6 +46,14 @@ impl Hangups {
     pub async fn next(&mut self) {
         // There is always another one, as long as the process lives.
         self.0.recv().await;
+    }
+}
+
+/// Does a short piece of work again and again, such as the upkeep of metrics, with this pause before each time.
+pub async fn every(pause: Duration, mut work: impl FnMut()) {
+    loop {
+        sleep(pause).await;
+        work();
     }
 }
 

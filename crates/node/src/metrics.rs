@@ -16,7 +16,6 @@ use listen::Answer;
 use metrics::gauge;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use store::Store;
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use servers::{Recording, Servers};
@@ -81,16 +80,8 @@ impl Collected {
 
     /// Aggregates samples periodically until the token is cancelled.
     pub async fn run(self, token: CancellationToken) {
-        let mut ticks = interval(INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                biased;
-                () = token.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            self.exporter.run_upkeep();
-        }
+        let upkeep = host::every(INTERVAL, || self.exporter.run_upkeep());
+        token.run_until_cancelled(upkeep).await;
     }
 }
 
