@@ -28,7 +28,7 @@ use tokio::time::sleep;
 use crate::config::{Config, Refused, Remote, Retry, Target};
 use crate::push::{Class, Outcome};
 use crate::refs::Refs;
-use crate::target::{fraction, lock_of};
+use crate::target::lock_of;
 
 /// A node that is silent for so long loses its pushes to others.
 pub(crate) const LOCK_TIMEOUT_SEC: u64 = 30;
@@ -295,7 +295,7 @@ fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> 
     };
     let delay_ms = millis(target.remote.delay);
     // The same for all events of a target, so that a later one does not make it shorter.
-    let jitter_ms = fraction(&target.place, JITTER_MAX_MS.min(delay_ms / 10));
+    let jitter_ms = jobs::fraction(&target.place, JITTER_MAX_MS.min(delay_ms / 10));
     let place = LimitName::new(format!("target|{}", name_part(&lock_of(&target.place))))?;
     let (due_ms, rerun_ms, revive) = match when {
         When::Now => (0, 0, Revive::Failed),

@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
-use sha2::{Digest as _, Sha256};
 
 use crate::project::Project;
 
@@ -214,13 +213,6 @@ pub(crate) fn without_user(url: &str) -> String {
         || url.to_owned(),
         |((scheme, _), (_, rest))| format!("{scheme}://{rest}"),
     )
-}
-
-/// A number from 0 to below `end` that is always the same for a text.
-pub(crate) fn fraction(text: &str, end: i64) -> i64 {
-    let digest = Sha256::digest(text);
-    let (first, _) = digest.split_first_chunk().expect("a digest has 32 bytes");
-    i64::from_be_bytes(*first).rem_euclid(end.max(1))
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub use model::clock::{Clock, Entropy, Op, millis};
 pub use model::header::{Attempt, DATA_BYTES_MAX, End, Outcome, REASON_BYTES_MAX, State};
 pub use model::ids::{
     HOLDER_BYTES_MAX, Holder, ID_BYTES_MAX, Job, JobId, JobLock, JobType, Lane, TYPE_BYTES_MAX,
-    name_part,
+    fraction, name_part,
 };
 pub use model::limits::{LIMIT_BYTES_MAX, LIMIT_SLOTS_MAX, Limit, LimitName, Limits};
 pub use model::machine::{Finish, Held, RETURNED, Verdict};

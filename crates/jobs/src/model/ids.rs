@@ -282,6 +282,13 @@ pub fn name_part(text: &str) -> String {
     format!("{}#{digest:x}", &escaped[..PART_BYTES_MAX / 2])
 }
 
+/// A number from 0 to below `end` that is always the same for a text, to spread jobs that would begin together.
+pub fn fraction(text: &str, end: i64) -> i64 {
+    let digest = Sha256::digest(text);
+    let (first, _) = digest.split_first_chunk().expect("a digest has 32 bytes");
+    i64::from_be_bytes(*first).rem_euclid(end.max(1))
+}
+
 /// The high bits of a hash. Part of the stored format: never change it.
 fn high_bits(bytes: &[u8], bits: u32) -> u16 {
     // FNV-1a, finished by a multiplication so that the high bits depend on every byte.
@@ -344,6 +351,12 @@ mod tests {
         let hash = "06d98cd36de0d0a22763e10e39966412";
         assert_eq!(long("a"), format!("{start}#{hash}"));
         assert_eq!(name_part(&"x".repeat(120)), "x".repeat(120));
+    }
+
+    #[test]
+    fn fractions_are_pinned() {
+        assert_eq!(["a", "a"].map(|text| fraction(text, 1_000)), [634; 2]);
+        assert_eq!([0, -1].map(|end| fraction("a", end)), [0, 0]);
     }
 
     #[test]
