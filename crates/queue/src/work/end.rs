@@ -136,6 +136,8 @@ impl Queue {
         let acceptor = line.acceptor().filter(|_| knows);
         let Some(acceptor) = acceptor else {
             let held = self.end_many(ty, &runs).await?;
+            // The claim may wait for long, and their results may be large.
+            drop(runs);
             return Ok((held, self.claim_in(ty, claim, line).await?));
         };
         let holder = Some(claim.holder.clone());

@@ -138,7 +138,9 @@ pub(super) async fn finish(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
             ));
         }
     };
-    call.slim();
+    if wait.ms() > 0 {
+        call.slim();
+    }
     let ids: Vec<String> = body.jobs.iter().map(|ended| ended.id.clone()).collect();
     let ended = (call.shared.queue).finish(ty, body.jobs, claim.as_ref());
     let (statuses, claimed) = waiting(call, wait, ended).await?;
