@@ -26,7 +26,7 @@ const OF_A_REPOSITORY: [&str; 12] = [
     "GIT_WORK_TREE",
 ];
 
-/// Lets a command take no repository from the environment.
+/// Removes the variables that tell git which repository to use.
 pub(crate) fn without_repository(command: &mut Command) -> &mut Command {
     for variable in OF_A_REPOSITORY {
         command.env_remove(variable);

@@ -67,7 +67,7 @@ fn is_found_by_git(path: &Path) -> io::Result<()> {
     let reason = if path.join(".git").symlink_metadata().is_ok() {
         "contains .git, which git would push instead; remove that"
     } else if above.as_encoded_bytes().contains(&b':') {
-        // It separates the directories in which git does not look.
+        // A colon separates the directories in GIT_CEILING_DIRECTORIES.
         "is in a directory with a colon in its name; rename that"
     } else {
         return Ok(());

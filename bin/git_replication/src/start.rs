@@ -245,7 +245,7 @@ mod tests {
         end.outcome = Outcome::Stalled;
         assert_eq!(outcome(Some(silent), 0), None);
         assert!(ends(Finish::returned(0)).await.again);
-        // That of the run before.
+        // The stall is the previous run's.
         assert_eq!(info().await.stalls, 1);
         assert_eq!(outcome(Some(info().await), 1), None);
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, kill_current_process_group};
 
-/// What a command line of a guard has before the program: these, the milliseconds, and a separator.
+/// A guard's command line is `guard --silence-ms MILLISECONDS -- PROGRAM ARGUMENTS…`.
 const SUBCOMMAND: &str = "guard";
 const OPTION: &str = "--silence-ms";
 const SEPARATOR: &str = "--";
@@ -17,10 +17,10 @@ const SEPARATOR: &str = "--";
 /// The exit code if the program cannot be started, as of shells.
 const NOT_STARTED: u8 = 127;
 
-/// How long the program may take to end: this part of the silence after one, since a worker that hangs may lose its job a
-/// quarter of the silence later; and 3/4 of it when the worker has died, whose job is safe for longer.
+/// After a silence, the program has this part of its length to end: a hung worker may lose its job a quarter of it later.
+/// After the worker's death it has 3/4, because the job then stays claimed for longer.
 const GRACE_AFTER_SILENCE: u32 = 8;
-/// Then, how long what the program has started may take, or half of the program's time.
+/// After that, the program's descendants have this long, but at most half of the program's time.
 const SETTLE_MAX: Duration = Duration::from_millis(200);
 
 enum Event {

@@ -1,4 +1,4 @@
-//! Runs programs for jobs, and ends them with the worker that runs them.
+//! Runs programs for jobs, and ends them when their worker dies, hangs or drops them.
 //!
 //! A program must have ended before another worker may run the same job. A worker that loses a job ends its program at
 //! once. One that is killed or hangs cannot, and the program would go on. So a program runs below a guard, in a process

@@ -39,7 +39,7 @@ pub struct Ended {
     pub messages: String,
 }
 
-/// A process group. Dropping it ends all processes in it, in a time that is short against the silence.
+/// A process group. Dropping it ends all its processes, and blocks the thread for at most `grace`.
 #[derive(Debug)]
 struct Group {
     child: Child,
@@ -62,8 +62,8 @@ impl Drop for Group {
 }
 
 impl Program {
-    /// A program that its guard ends when this process has been silent for this long. The program has ended in 5/4 of that
-    /// time, counted from when this process hung or was killed.
+    /// A program whose guard ends it once this process has been silent for this long. It has ended at most 5/4 of that time
+    /// after this process hung or was killed.
     pub fn new(name: impl AsRef<OsStr>, silence: Duration) -> Self {
         let mut command = guard::command(silence);
         command.arg(name);
@@ -75,8 +75,8 @@ impl Program {
         &mut self.command
     }
 
-    /// Runs the program, and kills it after `idle` without output. If this future is dropped, the program and all that it
-    /// started have ended when that returns.
+    /// Runs the program, and kills it after `idle` without output. Dropping the future ends the program and all that it
+    /// started, and blocks the thread for up to a second.
     pub async fn run(
         self,
         wanted: impl FnMut(&str) -> bool,

@@ -46,7 +46,7 @@ fn a_guard_ends_its_group_when_its_worker_has_gone_or_is_silent() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.spawn().unwrap()
     };
-    // The output ends when all have ended that have it open.
+    // The output ends once every process that has it open has ended.
     let mut guard = start(LONG);
     let (mut output, mut text) = (guard.stdout.take().unwrap(), [0; 6]);
     output.read_exact(&mut text).unwrap();

@@ -34,7 +34,7 @@ use crate::traffic::Counters;
 use call::name;
 use redirect::Target;
 
-/// Parts of the names of headers whose values may be a scheme and a token.
+/// A header whose name contains one of these may hold a scheme and a token.
 const CREDENTIAL_HEADERS: [&str; 3] = ["auth", "token", "key"];
 
 /// An opened endpoint.

@@ -1,4 +1,4 @@
-//! What a process needs of its host: the signals that it is sent, the time for upkeep, and the host's name.
+//! What a process needs from its host: Unix signals, periodic upkeep, and the host's name.
 //!
 //! It knows nothing of what the process does. Start reading here: this is all.
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
-/// SIGTERM and SIGINT, which stop a program: the first orderly, a second one at once. Before this exists, they kill the
+/// SIGTERM and SIGINT: the first stops a program gracefully, a second one at once. Until this exists, they kill the
 /// process.
 #[derive(Debug)]
 pub struct Stops {
@@ -24,7 +24,7 @@ impl Stops {
         })
     }
 
-    /// Waits for the next signal, and returns its name. Can be dropped without losing one.
+    /// Waits for the next signal, and returns its name. Cancel-safe.
     pub async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -33,7 +33,7 @@ impl Stops {
     }
 }
 
-/// SIGHUP, on which a program reads its configuration again. Before this exists, it kills the process.
+/// SIGHUP, which makes a program reload its configuration. Until this exists, it kills the process.
 #[derive(Debug)]
 pub struct Hangups(Signal);
 
@@ -42,14 +42,14 @@ impl Hangups {
         signal(SignalKind::hangup()).map(Self)
     }
 
-    /// Waits for the next signal. Can be dropped without losing one.
+    /// Waits for the next signal. Cancel-safe.
     pub async fn next(&mut self) {
         // There is always another one, as long as the process lives.
         self.0.recv().await;
     }
 }
 
-/// Does a short piece of work again and again, such as the upkeep of metrics, with this pause before each time.
+/// Runs `work` again and again, each time after this pause. It must be short, such as the upkeep of metrics.
 pub async fn every(pause: Duration, mut work: impl FnMut()) {
     loop {
         sleep(pause).await;

@@ -4,7 +4,7 @@
 //!
 //! It knows nothing of what is served: an [`Answer`] responds to requests, such as an [`axum::Router`]. [`Bodies`] reads
 //! bodies that are needed as a whole. [`Secret`] is for services whose clients know one, and [`not_from_a_page`] for those
-//! without authentication. [`Refusal`] is the response to what is refused.
+//! without authentication. [`Refusal`] is an error response.
 //!
 //! Start reading at [`serve`], then `idle.rs` and `targets.rs`.
 
@@ -99,7 +99,7 @@ pub trait Answer: Clone + Send + Sync + 'static {
 
 impl Answer for Router {
     async fn answer(&self, mut request: Request<Body>, _: SocketAddr) -> Response<Body> {
-        // HTTP/2 has the host elsewhere, and those who check it look here.
+        // HTTP/2 sends the host as `:authority`, but handlers check the header `Host`.
         if !request.headers().contains_key(HOST)
             && let Some(authority) = request.uri().authority()
             && let Ok(host) = HeaderValue::from_str(authority.as_str())

@@ -1,6 +1,6 @@
-//! Tells requests of web pages from those of programs, for services that answer this host without authentication. A browser
-//! on this host sends requests for any page that is open in it: with `Origin` if they can change something, and with
-//! another `Host` if the page's name has been made to lead to this host.
+//! Recognises requests that web pages send, for services that answer this host without authentication. A browser on this
+//! host sends requests for any open page: with `Origin` if they can change something, and with a foreign `Host` if the page
+//! uses DNS rebinding.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub enum FromPage {
     Host(String),
 }
 
-/// Fails for a request that a web page could have sent.
+/// Fails for a request with which a web page could change something, or whose response it could read.
 pub fn not_from_a_page(headers: &HeaderMap) -> Result<(), FromPage> {
     if headers.contains_key(ORIGIN) {
         return Err(FromPage::Origin);

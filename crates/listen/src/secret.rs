@@ -1,4 +1,4 @@
-//! Requests of senders that know a secret. They carry the secret itself, or a signature of their body, as webhooks do.
+//! Authenticates requests by a shared secret: they carry it, or a signature of their body, as webhooks do.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub struct Secret(Arc<Zeroizing<String>>);
 #[error("shorter than {BYTES_MIN} bytes; make one with `openssl rand -hex 32`")]
 pub struct ShortSecret;
 
-/// The headers that can carry a proof. Each has a name, and text before the proof; the first one that a request has counts.
+/// The headers that can carry a proof, each as its name and the text before the proof. The first that a request has with
+/// this text counts.
 #[derive(Debug, Clone, Copy)]
 pub struct ProofHeaders {
     /// Those for the secret itself.
@@ -44,7 +45,7 @@ pub struct Signature {
 }
 
 impl Secret {
-    /// A secret of at least 16 bytes, without the space around it that files have.
+    /// A secret of at least 16 bytes, trimmed of whitespace such as a file's last newline.
     pub fn new(text: String) -> Result<Self, ShortSecret> {
         let text = Zeroizing::new(text);
         let secret = Zeroizing::new(text.trim().to_owned());
@@ -81,7 +82,7 @@ impl Secret {
 }
 
 impl Proof {
-    /// Whether the request with this body is proven.
+    /// Whether the request with this body is authentic.
     pub fn covers(self, body: &[u8]) -> bool {
         match self {
             Self::Given => true,

@@ -198,7 +198,7 @@ impl Queue {
                     added
                 }
                 OnExists::Earliest => {
-                    // What a job died of may be what has changed.
+                    // The change may have fixed what a dead job failed on.
                     let signals = adds.map(|add| Signal::from(add).revive(Revive::Dead));
                     let signals: Vec<Signal> = signals.collect();
                     (self.jobs().signal_many_once_in(tx, op, &ty.ty, &signals)).await?

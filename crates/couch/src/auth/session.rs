@@ -44,7 +44,7 @@ struct State {
     /// Whether it is not renewed yet since.
     is_refused: bool,
     renew_at: Option<Instant>,
-    /// When the server takes the cookie for none: it treats the requests as anonymous then, and does not refuse all.
+    /// When the cookie expires. From then on the server may treat requests as anonymous instead of refusing them.
     expires_at: Option<Instant>,
     /// Whether the server wants Basic credentials even for `_session` (`require_valid_user`).
     needs_basic: bool,

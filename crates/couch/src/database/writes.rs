@@ -40,7 +40,7 @@ pub struct DocError {
 }
 
 impl DocError {
-    /// The server's texts as messages may show them.
+    /// The same with the server's texts redacted and cut, for messages.
     pub(super) fn clean(self, reply: &Reply) -> Self {
         Self {
             error: reply.clean(self.error),

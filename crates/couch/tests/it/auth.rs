@@ -289,7 +289,7 @@ async fn a_login_that_is_given_up_has_not_failed() {
     assert_eq!(logins(&fake).len(), 2);
 }
 
-/// A server that takes the first login only, and after that responds to logins with a status. `takes` says whether it takes the
+/// A server that accepts the first login and responds to later ones with a status. `takes` says whether it accepts the
 /// cookie.
 async fn with_one_login(takes: &Arc<AtomicBool>, max_age: &str, status: u16) -> Fake {
     let (takes, count) = (Arc::clone(takes), AtomicUsize::new(0));
@@ -306,7 +306,7 @@ async fn with_one_login(takes: &Arc<AtomicBool>, max_age: &str, status: u16) -> 
     .await
 }
 
-/// Without sessions that are fresh for some time.
+/// Sessions are renewed before every request.
 fn short_sessions() -> Network {
     network_with(|options| {
         options.auth_session = true;
@@ -328,7 +328,7 @@ async fn a_session_that_cannot_be_renewed_is_used_until_it_is_refused() {
     assert_eq!(tag(&error), "session_unexpected_result");
 }
 
-/// With an old cookie, or that of a user whose password was changed, CouchDB takes a request as an anonymous one.
+/// With an expired cookie, or one from before a password change, CouchDB treats a request as anonymous.
 #[tokio::test]
 async fn no_request_is_sent_with_a_session_that_has_ended() {
     for (max_age, status, error) in [

@@ -105,7 +105,7 @@ fn check(output: &str, secrets: &[&str]) {
     }
 }
 
-/// All that a server's answers lead to.
+/// All errors that the server's responses cause.
 async fn errors(db: &Database) -> String {
     let mut found = Vec::new();
     found.extend(db.info().await.err());

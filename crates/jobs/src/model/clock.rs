@@ -85,7 +85,7 @@ fn system_ms() -> i64 {
     }
 }
 
-/// A duration in milliseconds, to be added to times of jobs; the largest number if it is longer.
+/// A duration in milliseconds, to be added to times of jobs. Saturates at the largest number.
 pub fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

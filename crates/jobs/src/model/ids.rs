@@ -282,7 +282,7 @@ pub fn name_part(text: &str) -> String {
     format!("{}#{digest:x}", &escaped[..PART_BYTES_MAX / 2])
 }
 
-/// A number from 0 to below `end` that is always the same for a text, to spread jobs that would begin together.
+/// A number from 0 to below `end` that is always the same for a text. It spreads jobs that would start together.
 pub fn fraction(text: &str, end: i64) -> i64 {
     let digest = Sha256::digest(text);
     let (first, _) = digest.split_first_chunk().expect("a digest has 32 bytes");

@@ -9,7 +9,7 @@ use store::{Transaction, tuple};
 
 use crate::{Error, Finish, Job, JobId, Jobs, Result};
 
-/// The inboxes of the jobs of one type: a row of the application for each job, in a form of its own.
+/// The inboxes of the jobs of one type: one row per job, in a format that the application chooses.
 #[derive(Debug, Clone)]
 pub struct Inbox {
     jobs: Jobs,
@@ -17,7 +17,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// The inboxes below a prefix, which has nothing else.
+    /// The inboxes under a key prefix that nothing else uses.
     pub fn new(jobs: Jobs, prefix: Vec<u8>) -> Self {
         Self { jobs, prefix }
     }
@@ -26,7 +26,7 @@ impl Inbox {
         [&*self.prefix, &tuple::pack(&id.as_bytes())].concat()
     }
 
-    /// What has arrived for a job and was not taken.
+    /// What has arrived for a job and has not been taken.
     pub async fn get(&self, id: &JobId) -> Result<Option<Bytes>> {
         let get = |tx| async move { self.get_in(&tx, id).await };
         self.jobs.read("inbox", get).await
@@ -69,8 +69,8 @@ impl Inbox {
         Box::pin(take).await
     }
 
-    /// Ends a run as a [dead letter](crate::State::Dead), unless something has arrived since it began: then as failed, and
-    /// the job runs again, for what has arrived has also signalled. Returns how it ended.
+    /// Ends a run as a [dead letter](crate::State::Dead). If something has arrived since it began, ends it as failed
+    /// instead: the signal that came with it makes the job run again. Returns how it ended.
     pub async fn finish_dead(&self, job: &Job, finish: Finish) -> Result<Finish> {
         let (op, finish) = (&self.jobs.op(), &finish);
         let end = self.jobs.store().transact("finish", |tx| async move {

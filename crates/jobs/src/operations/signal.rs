@@ -16,20 +16,20 @@ pub struct Signal {
     pub add: Add,
     /// Creates the job if it does not exist; otherwise the signal is ignored then.
     pub create: bool,
-    /// The jobs that it does not leave to their failures.
+    /// Which failed jobs this signal also makes due.
     pub revive: Revive,
-    /// If the job is running, the earliest time of the run after this one; 0 for none.
+    /// While the job runs: the earliest time at which this signal asks for the next run; 0 for no limit.
     pub rerun_ms: i64,
 }
 
-/// Jobs that a [signal](Signal) would not make due. To these it is a request of a creator for another run with their data,
-/// as by [`resubmit`](Jobs::resubmit), at the earliest time.
+/// Which jobs a [signal](Signal) makes due that it would otherwise leave alone. To them, it is a creator's request for
+/// another run with their data, like [`resubmit`](Jobs::resubmit), at the earliest of the requested times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Revive {
     /// None.
     #[default]
     None,
-    /// [Dead](State::Dead) ones: what they died of may be what has changed.
+    /// [Dead](State::Dead) ones: the change may have fixed what they failed on.
     Dead,
     /// Also those in a back-off, and running ones, whose next run waits for no back-off if this one fails.
     Failed,
@@ -116,8 +116,9 @@ impl Jobs {
     /// signal neither shortens the back-off of a job whose last run failed, nor revives a [dead](State::Dead) one, unless it
     /// is to [`revive`](Signal::revive) them.
     ///
-    /// Unlike [`add`](Self::add), a signal leaves no id to recognise it by. If the outcome of a commit is unknown and the job has
-    /// run before the retry, it runs once more. [`signal_many_once_in`](Self::signal_many_once_in) leaves one.
+    /// Unlike [`add`](Self::add), a signal leaves no id to recognise it by, unless it revives the job. If the outcome of a
+    /// commit is unknown and the job has run before the retry, it runs once more.
+    /// [`signal_many_once_in`](Self::signal_many_once_in) leaves one.
     pub async fn signal(&self, ty: &JobType, signal: Signal) -> Result<Added> {
         Ok(self.signal_many(ty, &[signal]).await?[0])
     }

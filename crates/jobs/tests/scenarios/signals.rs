@@ -98,8 +98,8 @@ pub(crate) async fn signals_do_not_shorten_a_back_off(queue: Queue) {
     assert!(queue.accept().await.unwrap().asked_ms.is_some());
 }
 
-/// Two signals in one call, which is repeated, as by a caller that was not told of its success. Returns the time until which
-/// a run waits that fails; they are 10 and 30 ms earlier, and a running job is to run again 20 ms earlier.
+/// Sends two signals in one call, and repeats it, as if the caller had not learned of its success. They are due 10 and 30 ms
+/// before the returned time, when a failed run is retried; a running job is to run again 20 ms before it.
 async fn revive(queue: &Queue, how: Revive, once: bool) -> (i64, Vec<Added>) {
     let (jobs, ty) = (&queue.jobs, &queue.ty);
     let later = jobs.clock().now_ms() + 3_600_000;

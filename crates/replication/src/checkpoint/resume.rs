@@ -34,7 +34,7 @@ use super::{Log, number};
 const READ_MAX: u64 = 100;
 /// The same once the checkpoints are older than `checkpoint_interval`.
 const READ_MAX_OLD: u64 = 10;
-/// Updates of the source since the checkpoints, as far as its sequences tell, that its filter may look at again in each run.
+/// Updates since the checkpoints, estimated from sequences, that a filtering source may examine again in each run.
 const PASSED_MAX: u64 = 1_000;
 
 /// What a job keeps from one run for the next. Its loss, or an old one, costs only requests.
@@ -101,7 +101,7 @@ impl Resume {
     }
 }
 
-/// Whether a source that filters should not have to start so far back again.
+/// Whether `to` is so far ahead that a filtering source should not have to start at `from` again.
 pub(crate) fn is_far(from: &Seq, to: &Seq) -> bool {
     number(from)
         .zip(number(to))

@@ -8,9 +8,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(super) const UNIT_BYTES: usize = 64 * 1024;
 
 /// A number of bytes shared by all runs of a node. A cheap handle. A batch waits only for its first unit, in turn with
-/// all other runs. Further units are taken if available; otherwise the batch is closed, and so is the group of documents
-/// that is read for it, unless that is still small. Batches in progress never wait for memory, so there is no deadlock;
-/// small groups, and documents larger than the rest of the budget, exceed it.
+/// all other runs. Further units are taken if available; otherwise the batch is closed, and the group of documents that
+/// is being read for it is written, unless it is still small. Batches in progress never wait for memory, so there is no
+/// deadlock; small groups, and documents larger than the rest of the budget, exceed it.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Semaphore>);
 
@@ -40,7 +40,7 @@ impl Budget {
         let none = Arc::clone(&self.0).try_acquire_many_owned(0);
         Share {
             budget: self.clone(),
-            permit: none.expect("there are always none"),
+            permit: none.expect("zero permits are always available"),
             used: 0,
         }
     }

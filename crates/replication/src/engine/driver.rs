@@ -231,7 +231,7 @@ impl<'a> Driver<'a> {
         };
         let own = self.cx.stats().since(&self.before);
         let interval = self.cx.options.checkpoint_interval;
-        // What the source drops is not read here, but it would look at it again.
+        // What the source filters out is not counted here, but the source would examine it again.
         let is_far = self.cx.changes_request().filter != couch::ChangesFilter::None
             && is_far(&self.committed, self.through.through());
         checkpointer.written.is_none()

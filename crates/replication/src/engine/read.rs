@@ -344,7 +344,7 @@ pub(super) async fn copy_again(cx: &Context, singles: Vec<Single>) -> Result<(),
         Ok(())
     };
     let ((), left) = tokio::try_join!(copy, write_all(cx, groups))?;
-    // Not uncounted: they are not read a third time.
+    // Undoes the uncounting of `write_all`: these are not read again.
     cx.count(|stats| stats.docs_read += left.len() as u64);
     for (id, rev) in left {
         let reason = "the target still lacks an attachment after all were sent";

@@ -163,7 +163,7 @@ function callRow(again) {
     await again();
   }));
   remove.addEventListener("click", async () => {
-    const text = shown.state === "delivered" ? "It can no longer be replayed." : "It is not made again. A call in progress may still reach the receiver.";
+    const text = shown.state === "delivered" ? "It can no longer be replayed." : "It will not be made again. A call in progress may still reach the receiver.";
     if (!(await confirmed(`Remove the call of ${shown.rule}?`, text, "Remove call", "Keep call"))) return;
     await act(remove, `remove the call of ${shown.rule}`, async () => {
       await request(`_deliveries/${path(shown.id)}`, { method: "DELETE" });
